@@ -16,10 +16,11 @@ from trident.core.borders import guarded
 from trident.core.errors import RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest, Submits, deliver
 from trident.core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
-from trident.core.inference.response import InferenceResponse, Origin
+from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, GiveUp, ResponseCache, request_key
 from trident.core.scheduling.context import SchedulingContext
+from trident.core.scheduling.open_requests import ResponseOrder
 from trident.core.scheduling.queue import COUNTING, flush_callers, reason_of
 from trident.core.scheduling.scheduler import Scheduler
 
@@ -87,6 +88,7 @@ class CachingScheduler:
     Answers from this process are delivered on the submitting thread, those from another process on a thread of the
     cache, those of a flight on the thread that executed its first request. `model` is the version itself: requests that
     go on elsewhere are submitted to it again.
+    With `preserve_ordering` an answer that is found waits for those of earlier requests.
     `scope` is the version's own part of the cache, which ends with `close`.
     """
 
@@ -96,7 +98,10 @@ class CachingScheduler:
         spec = context.spec
         self._scheduler = scheduler
         self._cache = cache
-        self.answers_at_once = None if cache.answers_later else self._answer_at_once
+        self._order = ResponseOrder(self._pass_on) if spec.batching and spec.batching.preserve_ordering else None
+        # What the responses of the order are for, until the final one of each request.
+        self._callers: dict[PendingRequest, OnResponse] = {}
+        self.answers_at_once = None if cache.answers_later or self._order is not None else self._answer_at_once
         self._spec = spec
         self._may_expire = spec.batching is not None and spec.batching.may_expire
         self._statistics = context.statistics
@@ -143,6 +148,32 @@ class CachingScheduler:
 
     def submit(self, pending: PendingRequest) -> None:
         """Answer from the cache, wait for the same request of another client, or have it executed. See Scheduler."""
+        order = self._order
+        if order is None or pending in self._callers:  # which is submitted again
+            self._submit(pending)
+            return
+        self._callers[pending] = pending.on_response
+        pending.on_response = partial(self._respond_in_order, order, pending)
+        order.enter(pending)
+        try:
+            self._submit(pending)
+        except BaseException:
+            pending.on_response = self._callers.pop(pending)
+            order.leave(pending)
+            raise
+
+    def _respond_in_order(self, order: ResponseOrder, pending: PendingRequest, response: InferenceResponse) -> None:
+        """Of whatever answers: the cache, the request that another one waited for, or an execution."""
+        if response.error is None or response.origin is Origin.FAILED:
+            order.respond(pending, response)
+        else:
+            order.refuse(pending, response)
+
+    def _pass_on(self, pending: PendingRequest, response: InferenceResponse) -> None:
+        on_response = self._callers.pop(pending) if response.final else self._callers[pending]
+        guarded(partial(on_response, response), "the response callback of a request")
+
+    def _submit(self, pending: PendingRequest) -> None:
         if self._missed:
             missed = self._missed.pop(pending, None)
             if missed is not None:

@@ -132,7 +132,7 @@ FAULTS = (
     ),
     Fault(
         "answers of the cache outlive their version",
-        "scheduling.response_cache:CachingScheduler.submit",
+        "scheduling.response_cache:CachingScheduler._submit",
         "request_key(self._scope, pending.request)",
         "request_key(b'', pending.request)",
         2000,

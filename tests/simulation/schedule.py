@@ -44,7 +44,7 @@ from trident.core.errors import (
 )
 from trident.core.inference.pending_request import Deferred, LoneRequest, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.lifecycle.ensembles import ComposedModel
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.options import ResourceLimit, WindowLimits
@@ -586,19 +586,20 @@ class Schedule:
         asked.answers.append(response)
         if response.final:
             if not isinstance(response.error, EngineGone):
-                self._check_order(asked)
+                self._check_order(asked, response)
             asked.is_answered = True
             asked.answered_ns = world.now_ns
             if asked.sequence is not None:
                 asked.sequence.active_ns = world.now_ns
 
-    def _check_order(self, asked: Asked) -> None:
-        """The model may have to answer what it executes in the order in which it came."""
+    def _check_order(self, asked: Asked, response: InferenceResponse) -> None:
+        """The model may have to answer what it executes, or has in the cache, in the order in which it came."""
         served = self.served[asked.model]
         spec = served.spec
-        if spec.batching is None or spec.response_cache or not spec.preserves_ordering or served.was_changed:
+        if spec.batching is None or not spec.preserves_ordering or served.was_changed:
             return
-        if asked.executions:
+        is_result = response.error is None or response.origin is Origin.FAILED
+        if is_result if spec.response_cache else asked.executions:
             for other in asked.client.asked[: asked.client.asked.index(asked)]:
                 leaves = not other.executions and (other.cancelled_ns or 0 < other.expires_ns <= self.world.now_ns)
                 if other.model == asked.model and not (other.is_answered or leaves):

@@ -47,7 +47,7 @@ def servers(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
         with open(chain / "config.pbtxt", "a") as config:
             config.write("response_cache { enable: true }\n")
         options = [
-            f"--cache-config=redis,host={HOST},port={redis.port},lookup_timeout=30000",
+            f"--cache-config=redis,host={HOST},port={redis.port},lookup_timeout=30000,socket_timeout=30000",
             "--model-control-mode=explicit",
             "--load-model=*",
             "--log-verbose=1",

@@ -348,3 +348,38 @@ def test_a_request_that_was_cancelled_while_it_was_looked_up_is_answered_so(
     asking.submit("a", 1).cancel()
     elsewhere.answer(10)
     assert isinstance(asking.error("a"), RequestCancelled)
+
+
+def test_answers_of_the_cache_keep_the_order_of_requests(bench: Bench) -> None:
+    batching = BatchingSpec(preferred_batch_sizes=(), preserve_ordering=True)
+    bench.spec = replace(bench.spec, batching=batching)
+    bench.scheduler = bench.open()
+    assert bench.scheduler.answers_at_once is None
+    arrived: list[str] = []
+
+    def submit(id: str, value: int) -> None:
+        note = bench.answers.setdefault(id, [])
+
+        def answer(response: InferenceResponse) -> None:
+            arrived.append(id)
+            note.append(response)
+
+        bench.scheduler.submit(PendingRequest(request_of(id, value), answer))
+
+    submit("known", 1)
+    bench.executor.answer(10)
+    submit("slow", 2)
+    submit("same", 2)
+    submit("hit", 1)
+    submit("late", 3)
+    submit("hit again", 1)
+    assert arrived == ["known"]
+    bench.executor.refusal = QueueFull("full")
+    with pytest.raises(QueueFull):
+        submit("refused", 4)
+    bench.executor.answer(20)
+    assert arrived == ["known", "slow", "same", "hit"]
+    # One that is not executed is told so at once, and nothing waits for it.
+    bench.executor.fail(RequestCancelled("gone"), Origin.CANCELLED)
+    assert arrived[4:] == ["late", "hit again"]
+    assert [bench.value(id) for id in ("known", "slow", "same", "hit", "hit again")] == [10, 20, 20, 10, 10]
