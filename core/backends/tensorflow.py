@@ -123,7 +123,12 @@ _MESSAGES = {
     "MetaGraph": "meta_info_def 1 MetaInfo, signature_def 5 NamedSignature*",
     "SavedModel": "meta_graphs 2 MetaGraph*",
     "Node": "name 1 string, op 2 string",
-    "GraphDef": "node 1 Node*",
+    "Function": "node_def 3 Node*",
+    "Library": "function 1 Function*",
+    "GraphDef": "node 1 Node*, library 2 Library",
+    # The same bytes, of which others are read.
+    "MetaGraphOfNodes": "graph_def 2 GraphDef",
+    "SavedNodes": "meta_graphs 2 MetaGraphOfNodes*",
 }
 _CLASSES = message_classes("trident.tensorflow", _MESSAGES)
 SavedModel = _CLASSES["SavedModel"]
@@ -182,6 +187,16 @@ def signature_of(path: Path, config: ModelConfig) -> ModelSignature | None:
         )
     chosen = signatures[key]
     return ModelSignature(_tensors(chosen.inputs, config), _tensors(chosen.outputs, config))
+
+
+def operations_in(path: Path) -> set[str]:
+    """The operations of the graphs and functions in a `saved_model.pb`. Raises ModelLoadFailed."""
+    found = set()
+    for meta in _read(path, _CLASSES["SavedNodes"](), ModelConfig(name=path.parent.name)).meta_graphs:
+        graph = meta.graph_def
+        for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+            found |= {node.op for node in nodes}
+    return found
 
 
 def check_graph(path: Path, config: ModelConfig) -> None:

@@ -123,6 +123,7 @@ ENVIRONMENT_READERS = (
     "core/repository/stores/azure.py",
     "core/backends/python/process.py",
     "core/backends/stub_models/",
+    "tools/importing/original.py",
 )
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 

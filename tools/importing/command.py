@@ -58,7 +58,7 @@ REPOSITORY = _own("repository", FOLDER, "models", "Folder of the models; default
 _NAME = _own("name", TEXT, "", "Of the model; default as the source is called.")
 _DRY_RUN = _own("dry-run", SWITCH, False, "Show the model, and make nothing.")
 _TRUST = _own(
-    "trust-pickle", SWITCH, False, "Read pickles and code of the source's author, which can do all that you can."
+    "trust-pickle", SWITCH, False, "Run code of the source's author, such as pickles, which can do all that you can."
 )
 _INPUT = _own(
     "input",
@@ -96,6 +96,7 @@ def import_model(arguments: Sequence[str]) -> int:
             scratch=Path(made),
             python=values[_PYTHON.flag],
             trust_pickle=values[_TRUST.flag],
+            runs=not values[_NO_RUN.flag],
             inputs=values[_INPUT.flag],
         )
         plans = plans_of(source, options)

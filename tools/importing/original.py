@@ -9,6 +9,7 @@ Arrays travel in .npz files without pickles: texts as fixed-width strings.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 import zipfile
@@ -135,6 +136,8 @@ def _unpickle(path: str) -> Any:
 
 
 def _load_torch(kind: str, path: str) -> Callable[..., Any]:
+    # `torch.export.load` would read any pickle of a package otherwise.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     import torch
 
     if kind == "torchscript":

@@ -7,10 +7,12 @@ conversion or a pickle, runs in a process of its own (original.py).
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +21,15 @@ from typing import Any
 from trident.core.backends.fil import DEFAULT_FILES
 from trident.core.backends.model_files import content_hint, origin_of, start_of
 from trident.core.backends.pytorch.backend import tensors_of
+from trident.core.backends.tensorflow import operations_in
 from trident.core.config.platforms import is_hub_folder
-from trident.core.errors import InvalidRequest
+from trident.core.config.problem import path_inside
+from trident.core.errors import InvalidRequest, ServerError
 from trident.core.inference.tensors import Shape
+from trident.core.repository.config import read_config
 from trident.core.repository.layout_hints import EXPORTS
 from trident.core.repository.layouts import FolderShape, can_be_model, folder_shape
-from trident.core.repository.repository import CONFIG_FILE, is_passed_over
+from trident.core.repository.repository import CONFIG_FILE, ModelDirectory, is_passed_over
 
 MODELS = Path(__file__).parent / "stub"
 _ORIGINAL = Path(__file__).parent / "original.py"
@@ -36,11 +41,13 @@ _TREES_BATCH_SIZE = 8192
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """`inputs` are the datatypes and shapes that a person has named, in the order of the arguments; `python` is the
-    interpreter that has the source's framework; `scratch` is a folder for what is converted."""
+    interpreter that has the source's framework; `scratch` is a folder for what is converted. `runs`: the model is
+    loaded here when it is made."""
 
     scratch: Path
     python: str
     trust_pickle: bool = False
+    runs: bool = True
     inputs: tuple[tuple[str, Shape], ...] = ()
 
 
@@ -86,11 +93,24 @@ def plans_of(path: Path, options: Options) -> list[Plan]:
     if is_repository(path):
         names = [each.name for each in sorted(path.iterdir()) if each.is_dir() and not is_passed_over(each.name)]
         models = [name for name in names if can_be_model(_listed(path / name))]
-        return [replace(_triton(path / name, options), name=name) for name in models]
+        return [_without_links_out(replace(_triton(path / name, options), name=name), path, options) for name in models]
     found = recognise(path)
     if found is None:
         raise _unknown(path)
-    return [found.plan(path, options)]
+    return [_without_links_out(found.plan(path, options), path, options)]
+
+
+def _without_links_out(plan: Plan, path: Path, options: Options) -> Plan:
+    """The plan. Raises InvalidRequest if it takes what a link in the source leads to elsewhere, without trust."""
+    folder = path if path.is_dir() else path.parent
+    # Where the cache of the Hugging Face Hub has the files of its folders.
+    allowed = [os.path.realpath(each) for each in (folder, folder.parent.parent / "blobs", options.scratch)]
+    for source in plan.files.values():
+        for each in (source, *source.rglob("*")):
+            real = os.path.realpath(each)
+            if each.is_symlink() and each != path and not any(Path(real).is_relative_to(place) for place in allowed):
+                check_trust(each, options, f"is a link to {real}, which is not in {folder}")
+    return plan
 
 
 def is_repository(path: Path) -> bool:
@@ -173,7 +193,44 @@ def _is_triton(path: Path) -> bool:
 
 
 def _triton(path: Path, options: Options) -> Plan:
+    if options.runs and (code := _code_of(path)):
+        check_trust(path, options, f"has code of its author, which its load runs ({code})")
     return Plan(what="a model of a Triton repository", files={"": path}, name=path.name)
+
+
+def _code_of(path: Path) -> str:
+    """What the load of a Triton model would run besides a graph; "" for nothing."""
+    with suppress(ServerError):  # the check of the model says what is wrong
+        config = read_config(ModelDirectory(path.name, path))
+        libraries = config.model_operations.op_library_filename
+        if config.backend == "python" or config.runtime or libraries:
+            return ", ".join(libraries) or f"{CONFIG_FILE}: {config.backend or config.runtime}"
+    for each in sorted(path.rglob("*")):
+        if each.suffix in _CODE or (each.suffix == ".pt2" and _compiled_in(each)):
+            return each.relative_to(path).as_posix()
+        if each.name == "saved_model.pb" and (operations := _operations_on_files(each)):
+            return f"{each.relative_to(path)}: {operations}"
+        if each.name == _GENAI and _has_library(each):
+            return f"{each.relative_to(path)}: {_LIBRARY}"
+    return ""
+
+
+# The option by which ONNX Runtime GenAI loads a library beside its graphs.
+_GENAI, _LIBRARY = "genai_config.json", "custom_ops_library"
+
+
+def _has_library(path: Path) -> bool:
+    try:
+        # As pairs: of two members of one name Python would keep the last one only.
+        return f'"{_LIBRARY}"' in json.dumps(json.loads(path.read_bytes(), object_pairs_hook=list))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _hub(path: Path, options: Options) -> Plan:
+    if _has_library(path / _GENAI):
+        check_trust(path, options, f"has a library of its author ({_GENAI}: {_LIBRARY})")
+    return Plan(what="a model of the Hugging Face Hub", files={"1": path}, name=path.name)
 
 
 # --- ONNX
@@ -247,9 +304,8 @@ def _with_tensors(head: str, entries: Sequence[tuple[str, str, str, Sequence[int
 
 def _package(path: Path, options: Options) -> Plan:
     head = 'platform: "torch_aoti"'
-    with zipfile.ZipFile(path) as archive:
-        if code := [name for name in archive.namelist() if name.endswith(_CODE)]:
-            check_trust(path, options, f"is compiled code ({code[0]})")
+    if code := _compiled_in(path):
+        check_trust(path, options, f"is compiled code ({code})")
     tensors = tensors_of(path)
     what = "a package of torch.export"
     if tensors is None or len(tensors.of_outputs) < len(tensors.outputs):
@@ -274,10 +330,27 @@ def _package(path: Path, options: Options) -> Plan:
     )
 
 
+def _compiled_in(path: Path) -> str:
+    """The first file of code in an archive of PyTorch, or ""."""
+    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        return next((name for name in archive.namelist() if name.endswith(_CODE)), "")
+    return ""
+
+
 # --- TensorFlow, OpenVINO, TensorRT
+
+# By which a graph reads and writes files of this machine, or calls Python.
+_OPERATIONS = ("ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc", "DebugIdentity")
+
+
+def _operations_on_files(path: Path) -> str:
+    """Those of a SavedModel that begin as _OPERATIONS do, as text; "" without one."""
+    return ", ".join(sorted(each for each in operations_in(path) if each.startswith(_OPERATIONS)))
 
 
 def _savedmodel(path: Path, options: Options) -> Plan:
+    if operations := _operations_on_files(path / "saved_model.pb"):
+        check_trust(path, options, f"has a graph that reads or writes files, or calls Python ({operations})")
     return Plan(
         what="a SavedModel of TensorFlow",
         files=_file("model.savedmodel", path),
@@ -499,7 +572,9 @@ def _mlflow(path: Path, options: Options) -> Plan:
 def _file_of_flavor(path: Path, flavor: str, written: Mapping[str, str]) -> Path | None:
     """The model of a flavor; MLflow names it by other keys in some of them."""
     for key in ("data", "pickled_model", "saved_model_dir", "model_data"):
-        inner = path / written.get(f"flavors.{flavor}.{key}", "?")
+        inner = path_inside(path, written.get(f"flavors.{flavor}.{key}", "?"))
+        if inner is None:
+            raise InvalidRequest(f"{path / 'MLmodel'} names a file out of its folder: flavors.{flavor}.{key}")
         if inner.is_file():
             return inner
         for each in (inner / "model", inner):
@@ -603,7 +678,7 @@ SOURCES: Sequence[SourceKind] = (
     SourceKind(
         "Hugging Face folder with an ONNX model",
         lambda path: path.is_dir() and is_hub_folder([each.name for each in path.iterdir()]),
-        lambda path, _: Plan(what="a model of the Hugging Face Hub", files={"1": path}, name=path.name),
+        _hub,
     ),
     SourceKind("model of a Triton repository", _is_triton, _triton),
     SourceKind(

@@ -241,7 +241,7 @@ def test_a_repository_is_imported_model_by_model(tmp_path: Path, capsys: pytest.
     assert run(tmp_path / "given", f"--repository={tmp_path}/models", "--no-run") == 0
     assert sorted(each.name for each in (tmp_path / "models").iterdir()) == ["one", "two"]
     with pytest.raises(BadOption, match="keep their names"):
-        import_model([str(tmp_path / "given"), "--name=x", f"--repository={tmp_path}/others"])
+        import_model([str(tmp_path / "given"), "--name=x", "--no-run", f"--repository={tmp_path}/others"])
 
 
 @pytest.mark.slow

@@ -1,0 +1,254 @@
+"""Sources whose authors have put code into them that writes a file, imported without trust: it is not written.
+
+Either the import says what needs --trust-pickle, or it makes a model without the code.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests import needed
+from tests.hub_folders import write_folder
+from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
+from trident.app.cli import main
+from trident.core.backends import tensorflow
+from trident.tools.importing import original
+
+MARK = "import os, pathlib; pathlib.Path(os.environ['MARKER']).touch()\n"
+TRUSTED = "if you trust its author, --trust-pickle"
+REFUSED = "error: "
+
+
+class Hostile:
+    """What is pickled of it writes the file when it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (MARK,)
+
+
+def write_onnx(path: Path, location: str = "") -> Path:
+    """A product with a matrix, which lies in the file `location` unless that is empty."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 4), ("y", 3))]
+    matrix = helper.make_tensor("w", TensorProto.FLOAT, [4, 3], np.zeros(12))
+    if location:
+        matrix.ClearField("float_data")
+        matrix.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", location), ("length", "48")):
+            entry = matrix.external_data.add()
+            entry.key, entry.value = key, value
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", sides[:1], sides[1:], [matrix])
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def pickled(name: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / name).write_bytes(pickle.dumps(Hostile()))
+        return folder / name
+
+    return write
+
+
+def torch_saved(folder: Path) -> Path:
+    with zipfile.ZipFile(folder / "model.pt", "w") as archive:
+        archive.writestr("model/data.pkl", pickle.dumps(Hostile()))
+    return folder / "model.pt"
+
+
+def beside_onnx(folder: Path) -> Path:
+    pickled("model.pkl")(folder)
+    (folder / "sitecustomize.py").write_text(MARK)
+    return write_onnx(folder / "model.onnx")
+
+
+def mlflow(flavors: str, **files: bytes) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        inner = folder / "mlflow"
+        (inner / "code").mkdir(parents=True)
+        (inner / "code" / "numpy.py").write_text(MARK)
+        (inner / "model.pkl").write_bytes(pickle.dumps(Hostile()))
+        write_onnx(inner / "model.onnx")
+        write_onnx(folder / "outside.onnx")
+        (inner / "MLmodel").write_text(f"flavors:\n{flavors}")
+        return inner
+
+    return write
+
+
+def triton(config: str, *code: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        model = folder / "hostile"
+        write_onnx(model / "1" / "model.onnx")
+        for path in code:
+            (model / path).write_text(f"{MARK}class TritonPythonModel: pass")
+        (model / "config.pbtxt").write_text(config)
+        return model
+
+    return write
+
+
+def library(folder: Path) -> Path:
+    """A library that writes the file when it is loaded."""
+    source = '__attribute__((constructor)) void run(void) { fclose(fopen(getenv("MARKER"), "w")); }'
+    (folder / "code.c").write_text(f"#include <stdio.h>\n#include <stdlib.h>\n{source}\n")
+    compiler = needed.program("cc", "apt install gcc")
+    subprocess.run([compiler, "-shared", "-fPIC", folder / "code.c", "-o", folder / "ops.data"], check=True)
+    return triton(f'model_operations {{ op_library_filename: "{folder}/ops.data" }}')(folder)
+
+
+def genai(folder: Path) -> Path:
+    model = write_folder(folder / "generator")
+    session = '{"session_options": {"custom_ops_librar\\u0079": "ops.data"}}'
+    (model / "genai_config.json").write_text(f'{{"model": {{"decoder": {session}, "decoder": {{}}}}}}')
+    return model
+
+
+def hub(folder: Path) -> Path:
+    """`auto_map` names a class in a file of the folder, which transformers would import with trust_remote_code."""
+    model = write_folder(folder / "hub")
+    config = json.loads((model / "config.json").read_text())
+    config["auto_map"] = dict.fromkeys(("AutoModel", "AutoConfig", "AutoTokenizer"), "modeling.Model")
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "modeling.py").write_text(MARK)
+    return model
+
+
+def saved_model(*operations: str, in_function: bool = False) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        write_saved_model(folder)
+        graph = tensorflow._CLASSES["SavedNodes"]()
+        given = graph.meta_graphs.add().graph_def
+        nodes = given.library.function.add().node_def if in_function else given.node
+        for operation in operations:
+            nodes.add(name="x", op=operation)
+        with (folder / "model.savedmodel" / "saved_model.pb").open("ab") as file:
+            file.write(graph.SerializeToString())
+        return folder / "model.savedmodel"
+
+    return write
+
+
+def archive(folder: Path) -> Path:
+    with zipfile.ZipFile(folder / "model.mar", "w") as mar:
+        manifest = {"model": {"modelName": "m", "handler": "h.py", "serializedFile": "m.pt"}}
+        mar.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        mar.writestr("h.py", MARK)
+    return folder / "model.mar"
+
+
+def linked(folder: Path) -> Path:
+    (folder / "secret").write_bytes(bytes(48))
+    model = write_onnx(folder / "inner" / "model.onnx", "weights")
+    (model.parent / "weights").symlink_to(folder / "secret")
+    return model
+
+
+def linked_folder(folder: Path) -> Path:
+    model = write_folder(folder / "hub")
+    (folder / "secret").write_bytes(bytes(48))
+    (model / "labels.txt").symlink_to(folder / "secret")
+    return model
+
+
+def outside(location: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        (folder / "secret").write_bytes(bytes(48))
+        return write_onnx(folder / "a" / "model.onnx", location.format(folder))
+
+    return write
+
+
+# The source, and what the import says.
+SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "pickle": (pickled("model.pkl"), TRUSTED),
+    "joblib": (pickled("model.joblib"), TRUSTED),
+    "pickle of another name": (pickled("model.bin"), TRUSTED),
+    "torch.save": (torch_saved, "was written by PyTorch's torch.save, and is not a model"),
+    "pickle and code beside ONNX": (beside_onnx, "serve it: "),
+    "MLflow with code": (mlflow("  onnx:\n    data: model.onnx\n    code: code\n"), "serve it: "),
+    "MLflow with a pickle": (mlflow("  sklearn:\n    pickled_model: model.pkl\n"), TRUSTED),
+    "MLflow with a python_function": (mlflow("  python_function:\n    loader_module: code.numpy\n"), TRUSTED),
+    "MLflow with a path out of it": (mlflow("  onnx:\n    data: ../outside.onnx\n"), "names a file out of its folder"),
+    "Triton, in Python": (triton('backend: "python"', "1/model.py"), TRUSTED),
+    "Triton, in Python by its files": (triton("", "1/model.py"), TRUSTED),
+    "Triton, in Python of another name": (
+        triton('backend: "pyth\\x6fn" default_model_filename: "m.txt"', "1/m.txt"),
+        TRUSTED,
+    ),
+    "Triton with a library of operations": (library, TRUSTED),
+    "GenAI with a library": (genai, TRUSTED),
+    "Hub with auto_map": (hub, "serve it: "),
+    "SavedModel that writes": (saved_model("WriteFile"), TRUSTED),
+    "SavedModel that writes in a function": (saved_model("Add", "WriteFile", in_function=True), TRUSTED),
+    "SavedModel that calls Python": (saved_model("EagerPyFunc"), TRUSTED),
+    "TorchServe with a handler": (archive, TRUSTED),
+    "weights by a link": (linked, TRUSTED),
+    "a folder with a link": (linked_folder, TRUSTED),
+    "weights above the folder": (outside("../secret"), REFUSED),
+    "weights by a whole path": (outside("{}/secret"), REFUSED),
+}
+
+
+@pytest.mark.parametrize(("write", "said"), SOURCES.values(), ids=SOURCES)
+def test_no_code_of_an_author_runs_without_trust(
+    write: Callable[[Path], Path],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    marker = tmp_path / "marker"
+    monkeypatch.setenv("MARKER", str(marker))
+    source = write(tmp_path)
+    status = main(["import", str(source), f"--repository={tmp_path / 'models'}"])
+    captured = capfd.readouterr()
+    assert not marker.exists()
+    assert said in captured.out + captured.err
+    assert (status == 0) == (said == "serve it: ")
+    if status == 0:
+        made = [path.name for path in (tmp_path / "models").rglob("*") if path.is_file()]
+        assert not {"model.pkl", "sitecustomize.py", "numpy.py"} & set(made)
+
+
+def test_trusted_code_of_a_triton_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the tests above would see it."""
+    monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
+    source = triton('backend: "python" output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }', "1/model.py")(tmp_path)
+    main(["import", str(source), f"--repository={tmp_path / 'models'}", "--trust-pickle"])
+    assert (tmp_path / "marker").exists()
+
+
+def test_serving_a_folder_in_place_runs_what_its_owner_put_there(tmp_path: Path) -> None:
+    """`trident serve FOLDER` links to a model of Triton without running it: the server does."""
+    source = triton('backend: "python"', "1/model.py")(tmp_path)
+    assert main(["import", str(source), f"--repository={tmp_path / 'models'}", "--link", "--no-run"]) == 0
+
+
+def test_a_package_of_torch_reads_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch.export.load reads a second time as any pickle, if it is none of tensors only."""
+    torch = needed.package("torch")
+    monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
+    torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(2, 4),)), tmp_path / "good.pt2")
+    hostile = io.BytesIO()
+    torch.save((((Hostile(),), {}),), hostile)
+    with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
+        for name in good.namelist():
+            bad.writestr(name, hostile.getvalue() if name.endswith("sample_inputs/model.pt") else good.read(name))
+    np.savez(tmp_path / "given.npz", x=np.zeros((2, 4), np.float32))
+    task = ["package", str(tmp_path / "bad.pt2"), str(tmp_path / "given.npz"), str(tmp_path / "answered.npz")]
+    assert subprocess.run([sys.executable, original.__file__, *task]).returncode
+    assert not (tmp_path / "marker").exists()
