@@ -5,7 +5,7 @@
     python -m bench guard --against ../before            beside another checkout
     python -m bench guard --only cache,sequences         some rows only
 
-Without a tag the other commit is HEAD's parent. Both servers run at the same time in this environment, with the same
+Without a tag the other commit is `BASELINE`. Both servers run at the same time in this environment, with the same
 models and all ports open, and are asked in turns of a fraction of a second. A ratio is this checkout's figure over the
 other's: the median of the pairs' ratios, with the 95 % interval of that median in brackets. A row is slower if one of
 its intervals is all below 0.95: that of requests/s, or that of requests per second of the server's CPU time, which
@@ -112,6 +112,8 @@ def all_ports(checkout: Path, repository: Path, log: Path) -> Server:
 
 
 TAGS = "v*"
+# Before any release: the commit at which models were last measured beside Triton.
+BASELINE = "54a136843060a944198c79e3a6a30518c19e9379"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +128,15 @@ class Commit:
         return f"{self.sha[:12]} ({self.why}): {self.subject}" if self.sha else self.subject
 
 
-def find(checkout: Path, against: str | None = None) -> Commit:
-    """The commit or the folder of a checkout that `against` names, else the newest tag `v*` before HEAD, else HEAD's
-    parent.
+def find(checkout: Path, against: str | None = None, baseline: str = BASELINE) -> Commit:
+    """The commit or the folder of a checkout that `against` names, else the newest tag `v*` before HEAD, else the
+    baseline.
 
     A tag at HEAD itself does not count: it would be compared with itself. SystemExit says what to do if there is none.
     """
     if against and Path(against, "trident").is_dir():
         return Commit("", str(Path(against).resolve()), "")
-    name, why = "HEAD^", f"the parent of HEAD, because no tag {TAGS} comes before it"
+    name, why = baseline, f"the baseline, because no tag {TAGS} comes before HEAD"
     tag = _git(checkout, "describe", "--tags", "--abbrev=0", f"--match={TAGS}", "HEAD^")
     if against:
         name, why = against, f"--against={against}"

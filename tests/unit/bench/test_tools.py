@@ -228,7 +228,7 @@ def checkout(tmp_path: Path) -> Path:
         ({"v1.0.0": "HEAD~2", "v1.1.0": "HEAD~1", "nightly": "HEAD~1"}, "", "two", "the last release, v1.1.0"),
         # A release is not compared with itself.
         ({"v1.0.0": "HEAD~2", "v2.0.0": "HEAD"}, "", "one", "the last release, v1.0.0"),
-        ({}, "", "two", "parent of HEAD, because no tag v*"),
+        ({}, "", "two", "the baseline, because no tag v*"),
         ({"v1.0.0": "HEAD~1"}, "HEAD~2", "one", ""),
     ],
 )
@@ -237,7 +237,7 @@ def test_the_commit_is_a_named_one_or_the_newest_release_before_head(
 ) -> None:
     for tag, commit in tags.items():
         _git(checkout, "tag", tag, commit)
-    found = find(checkout, named) if named else find(checkout)
+    found = find(checkout, named, baseline="HEAD~1")
     assert found.subject == subject
     assert why in str(found)
 
@@ -253,7 +253,7 @@ def test_a_commit_that_is_not_there_is_refused_with_the_cure(checkout: Path) -> 
 
 def test_the_files_are_those_of_the_commit_and_gone_at_the_end(checkout: Path) -> None:
     (checkout / "content").write_text("not committed")
-    with pytest.raises(KeyError), checked_out(checkout, find(checkout)) as folder:  # noqa: PT012
+    with pytest.raises(KeyError), checked_out(checkout, find(checkout, "HEAD~1")) as folder:  # noqa: PT012
         assert (folder / "content").read_text() == "two"
         # What the servers leave there is removed too.
         (folder / "left").write_text("bytecode")
