@@ -443,7 +443,7 @@ def _block(findings: list[Finding]) -> str:
     width = max((len(path) for path in paths if len(path) <= _LONGEST_PATH), default=0)
     lines = []
     for path, each in zip(paths, findings, strict=True):
-        message = escaped(each.message)
+        message = escaped(" ".join(each.message.split()))
         margin = _INDENT + " " * width + _INDENT
         fits = len(path) <= width
         lines += [f"{_INDENT}{path:<{width}}{_INDENT}{message}"] if fits else [_INDENT + path, margin + message]

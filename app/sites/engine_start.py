@@ -5,7 +5,7 @@ its models are loaded and the server serves or fails.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from trident.app.terminal import (
 from trident.app.version import VERSION
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.backends.registry import MakeBackend
+from trident.core.config.platforms import ENSEMBLE
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import ServerError
@@ -167,10 +168,16 @@ def watch_start(
     before. `reports`: of several engines one logs what the server serves. `on_success` is called before it does.
     """
 
-    def specs(models: Iterable[str]) -> Iterator[ModelSpec]:
+    def specs(models: Iterable[str]) -> list[ModelSpec]:
+        """Those of the models that clients ask: a step of an ensemble may take only what its other steps make."""
+        found, steps = [], set()
         for model in models:
             with suppress(ServerError):  # unloaded meanwhile, or one of two that have the name
-                yield engine.model_spec(model)
+                found.append(engine.model_spec(model))
+                if found[-1].platform == ENSEMBLE:
+                    config = engine.model_config(model).parse()
+                    steps |= {step.model_name for step in config.ensemble_scheduling.step}
+        return [spec for spec in found if spec.name not in steps]
 
     def watch() -> None:
         progress = ProgressBar()

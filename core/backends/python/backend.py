@@ -176,11 +176,6 @@ class PythonBackend:
 
     def try_model(self, path: Path, config: ModelConfig, spec: ModelSpec, *, initialize: bool) -> None:
         """See TryingBackend: in a process of its own, as the model will have one."""
-        if not (config.input or config.output):
-            raise ConfigInvalid(
-                "the model has no inputs and no outputs, so that a request with an input is refused",
-                hint="add 'input' and 'output' to config.pbtxt, or the method auto_complete_config to the model",
-            )
         placement = Placement(config.name, DeviceKind.CPU)
         process = ModelProcess(self._plan(path, config, spec), placement, self._watcher, _ignore)
         try:
@@ -192,6 +187,11 @@ class PythonBackend:
             raise BackendFailed(f"the process of the model {how}") from None
         finally:
             process.end()
+        if not (config.input or config.output):
+            raise ConfigInvalid(
+                "the model has no inputs and no outputs, so that a request with an input is refused",
+                hint="add 'input' and 'output' to config.pbtxt, or the method auto_complete_config to the model",
+            )
 
     def load(self, context: LoadContext) -> PythonModel:
         self.check(context.config)

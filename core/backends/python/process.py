@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -239,6 +240,7 @@ def _positive(name: str, parameters: Mapping[str, str]) -> float | None:
     return value
 
 
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _PROGRESS_EVERY_S = 10.0
 _PAGE = 4096
 
@@ -386,9 +388,9 @@ class ModelProcess:
     def try_start(self, limit_s: float, *, initialize: bool) -> None:
         """Have the process import the model only, and end, or also initialize it. Blocks for `limit_s` at most.
 
-        Raises StubGone, BackendFailed.
+        Raises StubGone, and BackendFailed, also for a model without `execute`.
         """
-        self._start({} if initialize else {"only_import": "yes"}, limit_s)
+        self._start({"trial": "initialize" if initialize else "import"}, limit_s)
 
     def _start(self, more: dict[str, str], limit_s: float | None = None) -> Any:
         began = time.monotonic()
@@ -410,7 +412,15 @@ class ModelProcess:
             **more,
         }
         every_s = _PROGRESS_EVERY_S if limit_s is None else min(_PROGRESS_EVERY_S, limit_s)
-        return self._channel.start(order, still_starting, every_s)
+        try:
+            return self._channel.start(order, still_starting, every_s)
+        except BackendFailed as error:
+            if found := _MISSING.match(error.message):
+                error.hint = (
+                    f"name the package that has '{found[1]}' in requirements.txt beside config.pbtxt, or install it: "
+                    f"{self._plan.interpreter} -m pip install PACKAGE"
+                )
+            raise
 
     def execute(
         self,

@@ -113,11 +113,13 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
                 result = host.auto_complete(order["complete"])
                 channel.send(STARTED, 0, to_json({"config": result}))
                 return
-            if "only_import" in order:
+            if order.get("trial") == "import":
                 host.import_only()
                 channel.send(STARTED, 0, b"{}")
                 return
             host.initialize()
+            if "trial" in order:
+                host.require_execute()
         except ModelFailed as error:
             channel.send(STARTED, 0, to_json(str(error)), FAILED)
             return

@@ -11,6 +11,7 @@ import pytest
 
 from tests.project import ROOT
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write
+from tests.unit.core.lifecycle.test_ensembles import ensemble, step
 from tests.waiting import until
 from trident.app.settings.reading import read_settings
 from trident.app.sites.engine_start import default_model_problem, watch_start
@@ -163,6 +164,19 @@ def test_the_lines_that_tools_wait_for_are_logged(tmp_path: Path, caplog: pytest
         watch_start(read_settings(OPTIONS, {}), bench.engine, pytest.fail)
         until(lambda: len(started(caplog)) == len(STARTED))
         assert started(caplog) == STARTED
+
+
+def test_the_request_to_copy_asks_an_ensemble_and_not_its_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    write(tmp_path, "a", 1)  # whose request is shorter
+    ensemble(tmp_path, "ensemble", step("a", "INPUT0", "OUTPUT0"))
+    with living(tmp_path) as bench:
+        watch_start(read_settings(OPTIONS, {}), bench.engine, pytest.fail)
+        until(lambda: any("To try it" in message for message in caplog.messages))
+        (command,) = [record.__dict__["command"] for record in caplog.records if "command" in record.__dict__]
+        assert "/v2/models/ensemble/infer" in command
 
 
 def test_a_server_that_fails_does_not_log_that_it_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -77,6 +77,7 @@ class ModelHost:
         self._loop = EventLoop()
         self._instance: Any = None
         self._execute: Callable[[list[InferenceRequest]], Any] | None = None
+        self._without_execute = f"Python model {self._file} does not implement `execute` method."
 
     def auto_complete(self, config: str) -> str:
         """The configuration (JSON) as the model completes it. Raises ModelFailed. No instance is made for it."""
@@ -94,11 +95,17 @@ class ModelHost:
         )
 
     def import_only(self) -> None:
-        """Import the file. Raises ModelFailed."""
+        """Import the file. Raises ModelFailed, also for a class without `execute`."""
         try:
-            import_model(self._file, self._model.directory)
+            self._execute = getattr(import_model(self._file, self._model.directory), "execute", None)
         except BaseException as error:
             raise _failure(error) from error
+        self.require_execute()
+
+    def require_execute(self) -> None:
+        """Raise ModelFailed without the method: the model would load, and fail each request."""
+        if self._execute is None:
+            raise ModelFailed(self._without_execute)
 
     def initialize(self) -> None:
         """Import the file, make the instance and initialize it. Raises ModelFailed."""
@@ -120,7 +127,7 @@ class ModelHost:
         responses: list[InferenceResponse | None] = []
         try:
             if self._execute is None:
-                raise BrokenContract(f"Python model {self._file} does not implement `execute` method.")
+                raise BrokenContract(self._without_execute)
             # A copy: requests that the model removes from its list must still be answered.
             returned = self._execute(requests[:])
             if returned.__class__ is not list and isinstance(returned, Coroutine):
