@@ -46,12 +46,12 @@ Usage: trident doctor [--json] [REPO ...] [options of serve]
        trident doctor [--json] [--metrics-port=integer] URL ...
 
 Checks this machine for a server with these options, and prints a line for each check, with a cure unless it is ok:
-credentials, region, proxy, clock and calls of S3 and Cloud Storage; the models of each repository; memory and disk;
-cores, open files and other limits; the ports; the GPUs and their libraries. It starts no server. Exits with status 1 if
-a check has failed; a warning alone leaves it 0. No secret is printed.
+credentials, region, proxy, clock and calls of S3 and Cloud Storage; the models of each repository; memory; the disks of
+the model cache, the log and the traces; cores, open files and other limits; the ports; the GPUs and their libraries. It
+starts no server. Exits with status 1 if a check has failed; a warning alone leaves it 0. No secret is printed.
 
 With a URL, such as http://localhost:8000, it asks the server that runs there: whether it lives and is ready, and if not
-why, its version, its clock, its models with their requests and times, and its metrics.
+why, its version, its clock, its models with their requests and times, its metrics, and what it was started without.
 
   --json  the report as JSON: the counts `failed` and `warnings`, and `lines`
 

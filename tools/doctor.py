@@ -40,6 +40,7 @@ from trident.tools.doctor_repositories import (
     Line,
     RepositoryReading,
     Severity,
+    file_lines,
     first_names,
     read_repository,
     read_storage,
@@ -102,6 +103,7 @@ def examine_machine(settings: ServerSettings) -> list[Line]:
         *storages,
         *(line for reading in repositories for line in repository_lines(reading)),
         *room_lines(repositories, free_memory, settings),
+        *file_lines(settings),
         *limit_lines(limits, sum(len(reading.models) for reading in repositories)),
         *port_lines(read_ports(settings.services())),
         *gpu_lines(read_gpu(settings, used if settings.model_repository else None), asked_by),
@@ -390,6 +392,7 @@ def port_lines(readings: Iterable[PortReading]) -> Iterator[Line]:
 
 # --- a server that runs
 _SAMPLES = 5
+_CONSOLE = "--console=true"
 _MOST_MODELS = 20
 _OK = 200
 
@@ -411,6 +414,7 @@ def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], 
         ready = ask("GET", f"{url}/v2/health/ready?verbose")
         asked_at = now()
         index, counts = ask("POST", f"{url}/v2/repository/index"), ask("GET", f"{url}/v2/models/stats")
+        page, traces = ask("GET", f"{url}/console"), ask("GET", f"{url}/v2/trace/setting")
     except NoAnswer as error:
         cure = "check the address and the port, which is 8000 unless --http-port names another; is the server running?"
         return [area.failed("live", f"no answer: {error}", cure)]
@@ -430,6 +434,7 @@ def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], 
         *_model_lines(area, index),
         *_request_lines(area, counts),
         _metrics_line(area, url, metrics_port, ask),
+        *_option_lines(area, url, page, traces),
     ]
 
 
@@ -488,6 +493,18 @@ def _request_lines(area: Area, answer: Answer) -> Iterable[Line]:
         times = ", ".join(f"{name} {_each_ms(stats[name])}" for name in ("queue", "compute_infer") if name in stats)
         text = f"{success['count']} answered, {_each_ms(success)} each ({times}); {failed} failed"
         yield area.ok(f"{model['name']} {model['version']}", text)
+
+
+def _option_lines(area: Area, url: str, page: Answer, traces: Answer) -> Iterable[Line]:
+    """What needs an option: whether the server has it."""
+    without = "the server was started without"
+    if page.status == _OK:
+        yield area.ok("console", f"at {url}/console")
+    elif _CONSOLE.encode() in page.body:  # a server that has no console at all does not name it
+        yield area.ok("console", f"{without} {_CONSOLE}: there is no page, and no percentile of the last minute")
+    found = traces.document
+    if isinstance(found, dict) and found.get("trace_level") == ["OFF"] and page.status != _OK:
+        yield area.ok("traces", f"{without} --trace-config=level=TIMESTAMPS: no request is traced")
 
 
 def _each_ms(duration: Mapping[str, int]) -> str:

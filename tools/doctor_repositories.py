@@ -270,6 +270,27 @@ def _other_versions(models: Mapping[str, Sequence[SourceFile]]) -> list[str]:
 
 # --- the models' size against memory and disk
 _ROOM = Area("Room")
+# A disk with less may be full before somebody looks.
+_LITTLE = 1 << 30
+
+
+def file_lines(settings: ServerSettings, free_on: Callable[[Path], int] = free_bytes) -> Iterator[Line]:
+    """The disks of the log and of the traces, where options name files."""
+    named = {"log": ("--log-file", settings.log_file), "traces": ("--trace-config", settings.trace_options.file)}
+    for check, (option, file) in named.items():
+        if not file:
+            continue
+        folder = Path(file).absolute().parent
+        if not os.access(folder, os.W_OK | os.X_OK):
+            reason = "cannot be written" if folder.is_dir() else "does not exist"
+            yield _ROOM.failed(check, f"{folder}, the folder of {file}, {reason}", f"make it, or change {option}")
+            continue
+        free = free_on(folder)
+        text = f"{file}: {size_text(free)} free"
+        if free < _LITTLE:
+            yield _ROOM.warning(check, text, f"free space there, or name a larger disk with {option}")
+        else:
+            yield _ROOM.ok(check, text)
 
 
 def room_lines(

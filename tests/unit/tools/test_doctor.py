@@ -46,6 +46,7 @@ from trident.tools.doctor_repositories import (
     RepositoryReading,
     Severity,
     StorageReading,
+    file_lines,
     proxy_of,
     read_repository,
     repository_lines,
@@ -271,6 +272,8 @@ ANSWERS: dict[str, tuple[int, Any]] = {
     "/v2/repository/index": (200, [{"name": "m", "version": "1", "state": "READY"}]),
     "/v2/models/stats": (200, {"model_stats": [{"name": "m", "version": "1", "inference_stats": STATS}]}),
     "/metrics": (200, "# TYPE a counter\na 1\n"),
+    "/console": (200, None),
+    "/v2/trace/setting": (200, {"trace_level": ["OFF"]}),
 }
 
 
@@ -299,8 +302,30 @@ def test_a_server_that_serves_has_a_line_for_each_part_and_none_has_failed() -> 
         "models": "1 of 1 versions are ready",
         "m 1": "4 answered, 2.00 ms each (queue 2.00 ms, compute_infer 2.00 ms); 1 failed",
         "metrics": "1 metrics at http://host:8002/metrics",
+        "console": "at http://host:8000/console",
     }
     assert of_server(DATE_S - 100)["clock"].text == "this machine's is 100 s behind the server's"
+
+
+def test_features_that_need_an_option_name_it() -> None:
+    refusal = {"error": "Not Found", "hint": "start the server with --console=true"}
+    found = of_server(console=(404, refusal))
+    assert "was started without --console=true" in found["console"].text
+    assert "was started without --trace-config=level=TIMESTAMPS" in found["traces"].text
+    # NVIDIA's server has no such option.
+    assert "console" not in of_server(console=(404, {"error": "Not Found"}))
+    assert "traces" not in of_server(console=(404, refusal), setting=(200, {"trace_level": ["TIMESTAMPS"]}))
+
+
+def test_the_disks_of_logs_and_traces_have_room_and_can_be_written(tmp_path: Path) -> None:
+    options = [f"--log-file={tmp_path}/log", "--trace-config=triton,file=/no/such/folder/trace"]
+
+    def levels(free: int) -> dict[str, Severity]:
+        return {line.check: line.level for line in file_lines(settings(tmp_path, *options), lambda folder: free)}
+
+    assert levels(1 << 30) == {"log": Severity.OK, "traces": Severity.FAILED}
+    assert levels((1 << 30) - 1) == {"log": Severity.WARNING, "traces": Severity.FAILED}
+    assert list(file_lines(settings(tmp_path))) == []
 
 
 FAILING = {"phase": "failed", "loaded": 1, "total": 2, "failures": {"m": "no file"}}

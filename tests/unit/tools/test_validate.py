@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -313,8 +314,15 @@ BARE = 'backend: "python"'
         (CLASS, CONFIG, ["--run"], "ValueError: no weights At: ", ""),
         (CLASS, BARE, [], "the model has no inputs and no outputs, so that a request with an input is refused", ""),
         (COMPLETING, BARE, [], "", ""),
+        # The fault, and not what is missing beside it.
+        ("import torchh\n", BARE, [], "ModuleNotFoundError: No module named 'torchh'", "m/1/model.py(1): <module>"),
+        ("class TritonPythonModel: ...", CONFIG, [], "Python model ", "does not implement `execute` method."),
+        ("class TritonPythonModel: ...", CONFIG, ["--run"], "Python model ", "does not implement `execute` method."),
     ],
-    ids=["syntax", "import", "exit", "right", "initialize", "no-tensors", "completing"],
+    ids=[
+        *("syntax", "import", "exit", "right", "initialize", "no-tensors", "completing"),
+        *("import-bare", "no-execute", "no-execute-run"),
+    ],
 )
 def test_a_model_in_python_is_imported_in_a_process_of_its_own(
     source: str, config: str, options: list[str], begin: str, end: str, tmp_path: Path, problems: Problems
@@ -325,6 +333,15 @@ def test_a_model_in_python_is_imported_in_a_process_of_its_own(
     (version.parent / "config.pbtxt").write_text(config)
     messages = [each["message"] for each in problems(tmp_path, *options)]
     assert [(each[: len(begin)], each.endswith(end)) for each in messages] == ([(begin, True)] if begin else [])
+
+
+def test_a_missing_module_has_the_places_to_install_it(tmp_path: Path, problems: Problems) -> None:
+    version = tmp_path / "m" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text("import torchh")
+    (found,) = problems(tmp_path)
+    assert "the package that has 'torchh' in requirements.txt beside config.pbtxt" in found["hint"]
+    assert f"{sys.executable} -m pip install" in found["hint"]
 
 
 def test_a_version_that_fails_to_load_has_one_problem_with_many_golden_requests(
