@@ -27,7 +27,7 @@ from trident.core.inference.request import Parameter
 from trident.core.inference.tensors import BY_NAME, BYTES, Shape, TensorLayout, element_count, layout_of, unpack_bytes
 from trident.core.observability.statistics import RemoteCacheMetrics
 from trident.core.options import RedisOptions
-from trident.core.response_cache.response_cache import CachedResponse, GiveUp, OnFound
+from trident.core.response_cache.response_cache import CachedResponse, FaultOf, GiveUp, OnFound
 
 _log = logging.getLogger("trident.cache")
 
@@ -111,6 +111,7 @@ _START = Struct("<8sIQI")
 LARGEST_HEAD = 1 << 16
 LARGEST = 16 << 20
 """The largest value in bytes that is written, and the most that is read of one."""
+_INT64_MAX = 2**63 - 1
 
 
 class DamagedAnswer(ValueError):
@@ -154,8 +155,10 @@ def _layout(outputs: Any, content: bytes) -> TensorLayout:
     tensors: list[tuple[str, str, Shape, int]] = []
     at = 0
     for name, datatype, dims, size in outputs:
-        if type(name) is not str or type(size) is not int or any(type(dim) is not int or dim < 0 for dim in dims):
+        if type(name) is not str or type(size) is not int or size < 0:
             raise ValueError("an output has values of wrong types")
+        if any(type(dim) is not int or not 0 <= dim <= _INT64_MAX for dim in dims):
+            raise ValueError("an output has dimensions that no tensor has")
         shape = tuple(dims)
         found = BY_NAME.get(datatype)
         if found is None:
@@ -174,17 +177,23 @@ def _layout(outputs: Any, content: bytes) -> TensorLayout:
 def _parameters(parameters: Any) -> dict[str, Parameter] | None:
     if type(parameters) is not dict or any(type(each) not in (bool, int, float, str) for each in parameters.values()):
         raise ValueError("the parameters have values of wrong types")
+    for each in (*parameters, *parameters.values()):
+        if type(each) is str:
+            each.encode()  # half of a surrogate pair could not be sent
+        elif type(each) is int and abs(each) > _INT64_MAX:
+            raise ValueError("a parameter is a number beyond 64 bits")
     return parameters or None
 
 
 class PendingLookUp:
     """A look-up in progress. It ends once: with a response, by `give_up`, or when its budget is exceeded."""
 
-    __slots__ = ("_look_ups", "due_s", "key", "on_found")
+    __slots__ = ("_look_ups", "due_s", "fault_of", "key", "on_found")
 
-    def __init__(self, look_ups: LookUps, key: bytes, on_found: OnFound, due_s: float) -> None:
+    def __init__(self, look_ups: LookUps, key: bytes, fault_of: FaultOf, on_found: OnFound, due_s: float) -> None:
         self._look_ups = look_ups
         self.key = key
+        self.fault_of = fault_of
         self.due_s = due_s
         # None after its end.
         self.on_found: OnFound | None = on_found
@@ -222,9 +231,9 @@ class LookUps:
         self._watch = threading.Thread(target=self._end_late, name="trident-cache-budget", daemon=True)
         self._watch.start()
 
-    def add(self, key: bytes, on_found: OnFound) -> PendingLookUp:
+    def add(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> PendingLookUp:
         with self._lock:
-            look_up = PendingLookUp(self, key, on_found, time.monotonic() + self._budget_s)
+            look_up = PendingLookUp(self, key, fault_of, on_found, time.monotonic() + self._budget_s)
             if not self._open:
                 self._added.notify()
             self._open.append(look_up)
@@ -342,11 +351,11 @@ class RedisCache:
     def get(self, key: bytes) -> None:
         return None
 
-    def look_up(self, key: bytes, on_found: OnFound) -> GiveUp | None:
+    def look_up(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> GiveUp | None:
         if self._breaker.is_open:
             self._count("left_out")
             return None
-        added = self._look_ups.add(key, on_found)
+        added = self._look_ups.add(key, fault_of, on_found)
         with self._work:
             self._work.notify()
         return added.give_up
@@ -440,7 +449,7 @@ class RedisCache:
             raise
         in_time = False
         for look_up, name, value in zip(look_ups, names, found, strict=True):
-            in_time |= look_up.end(self._response(name, value))
+            in_time |= look_up.end(self._response(look_up, name, value))
         if in_time:
             self._breaker.late_in_a_row = 0
         if errors:
@@ -468,13 +477,17 @@ class RedisCache:
         digest = blake2b(key, digest_size=_NAME_DIGEST).hexdigest()
         return self._prefixes[key[:SCOPE_SIZE]] + digest.encode()
 
-    def _response(self, name: bytes, value: bytes | Exception) -> CachedResponse | None:
-        if not value:
+    def _response(self, look_up: PendingLookUp, name: bytes, value: Any) -> CachedResponse | None:
+        if value == b"":
             return None
         try:
-            if isinstance(value, Exception):  # it is of another type
+            if type(value) is not bytes:  # an error, as it is of another type; or anything, from another service
                 raise DamagedAnswer("another program wrote it")
-            return decode(name, value)
+            found = decode(name, value)
+            fault = look_up.fault_of(found.layout)
+            if fault:
+                raise DamagedAnswer(fault)
+            return found
         except DamagedAnswer as error:
             self._count("damaged")
             self._log_once(f"the response cache at {self._options.address} has a damaged answer: {error}")
@@ -535,15 +548,15 @@ class RedisConnection:
         """Connect, unless it is connected, and have the server answer. Raises Unreachable."""
         try:
             self._client.ping()
-        except (RedisError, OSError) as error:
-            raise Unreachable(_reason(error)) from None
+        except Exception as error:
+            raise self._unreachable(error) from None
 
     def exchange(
         self, names: Sequence[bytes], largest: int, values: Sequence[tuple[bytes, bytes]]
-    ) -> tuple[list[bytes | Exception], list[Exception]]:
+    ) -> tuple[list[Any], list[Exception]]:
         """In one round trip: read at most `largest` bytes of the values of `names`, and set `values`.
 
-        Returns what was read, empty for a name without a value, or the error of it; and the errors of those to be set.
+        Returns what was read, b"" for a name without a value, or the error of it; and the errors of those to be set.
         Raises Unreachable.
         """
         pipeline = self._client.pipeline(transaction=False)
@@ -553,15 +566,17 @@ class RedisConnection:
             pipeline.set(name, value)
         try:
             replies: list[Any] = pipeline.execute(raise_on_error=False)
-        except (RedisError, OSError) as error:
-            raise Unreachable(_reason(error)) from None
+        except Exception as error:
+            raise self._unreachable(error) from None
         read, written = replies[: len(names)], replies[len(names) :]
         return read, [reply for reply in written if isinstance(reply, Exception)]
 
     def close(self) -> None:
         self._client.close()
 
-
-def _reason(error: Exception) -> str:
-    """Redis never repeats a password in its errors, and redis-py does not either."""
-    return str(error).rstrip(".") or type(error).__name__
+    def _unreachable(self, error: Exception) -> Unreachable:
+        """Redis never repeats a password in its errors, and redis-py does not either."""
+        if isinstance(error, (RedisError, OSError)):
+            return Unreachable(str(error).rstrip(".") or type(error).__name__)
+        # redis-py lets out whatever its parser raises: another service answers.
+        return Unreachable(f"its reply is not one of Redis: {error!r}")

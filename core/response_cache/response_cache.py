@@ -84,6 +84,8 @@ def layout_size(layout: TensorLayout) -> int:
 
 # Gets the response, or None if none came in time. Any thread; the caller catches what it raises.
 OnFound = Callable[[CachedResponse | None], None]
+# Says why outputs of this layout are none that the model could have answered with; empty if they are.
+FaultOf = Callable[[TensorLayout], str]
 
 
 GiveUp = Callable[[], object]
@@ -115,8 +117,9 @@ class ResponseCache(Protocol):
         """Return the response, if it is in this process."""
         ...
 
-    def look_up(self, key: bytes, on_found: OnFound) -> GiveUp | None:
-        """Look for a response elsewhere; `on_found` is called once, on another thread, within the cache's budget.
+    def look_up(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> GiveUp | None:
+        """Look for a response elsewhere; `on_found` is called once, on another thread, within the cache's budget. What
+        has a fault is not found.
 
         Returns None if the cache cannot be asked now; then `on_found` is not called.
         """
@@ -220,6 +223,8 @@ def _other(request: InferenceRequest) -> bytes:
 _log = logging.getLogger("trident.cache")
 
 _SCOPE = Struct("<Q")
+# The memory of the cache itself with one response in it.
+_ALONE = getsizeof(OrderedDict.fromkeys((b"",)))
 
 
 class LocalCache:
@@ -246,7 +251,7 @@ class LocalCache:
     def open_scope(self, name: str, version: int, identity: Callable[[], bytes | None]) -> bytes:
         return _SCOPE.pack(next(self._scopes))
 
-    def look_up(self, key: bytes, on_found: OnFound) -> None:
+    def look_up(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> None:
         """None: `get` has found all that there is."""
 
     def get(self, key: bytes) -> CachedResponse | None:
@@ -258,7 +263,7 @@ class LocalCache:
 
     def put(self, key: bytes, response: CachedResponse) -> None:
         """Store it, unless there is one of that key already or it is larger than the whole cache."""
-        needed = _size(key, response) + layout_size(response.layout)
+        needed = _size(key, response) + layout_size(response.layout) + _ALONE
         if needed > self.size:
             _log.warning(
                 "Failed to insert key into response cache: Requested byte_size: %d is greater than total cache "
@@ -275,9 +280,11 @@ class LocalCache:
             if not self._layouts[response.layout]:
                 self._nbytes += layout_size(response.layout)
             self._layouts[response.layout] += 1
-            while self._used > self.size and self._responses:
+            while self._used > self.size and len(self._responses) > 1:
                 self._remove(next(iter(self._responses)))
                 self._evictions += 1
+            if self._used > self.size:
+                self._responses = OrderedDict(self._responses)  # a dict keeps the places of removed entries
 
     def holds(self, nbytes: int) -> bool:
         return nbytes < self.size
@@ -286,7 +293,7 @@ class LocalCache:
         with self._lock:
             for key in [key for key in self._responses if key.startswith(scope)]:
                 self._remove(key)
-            self._responses = OrderedDict(self._responses)  # a dict keeps the places of removed entries
+            self._responses = OrderedDict(self._responses)
 
     def metrics(self) -> ResponseCacheMetrics:
         with self._lock:

@@ -13,10 +13,12 @@ from functools import partial
 
 from trident.core.backends.backend import BackendInstance
 from trident.core.borders import guarded
+from trident.core.config.spec import ModelSpec
 from trident.core.errors import RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest, Submits, deliver
 from trident.core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
+from trident.core.inference.tensors import TensorLayout
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, GiveUp, ResponseCache, request_key
 from trident.core.scheduling.context import SchedulingContext
@@ -245,7 +247,8 @@ class CachingScheduler:
         with self._lock:
             self._waiting += 1
         try:
-            flight.give_up = self._cache.look_up(flight.key, partial(self._note_found, flight, pending))
+            fault_of = partial(_fault_of, self._spec, pending.request)
+            flight.give_up = self._cache.look_up(flight.key, fault_of, partial(self._note_found, flight, pending))
         except Exception:
             _log.exception("a look-up in the response cache failed unexpectedly")
         if flight.give_up is not None:
@@ -429,3 +432,17 @@ class CachingScheduler:
             self._threads.shutdown(wait=timeout_s is None)
         self._cache.close_scope(self._scope)
         return ended
+
+
+def _fault_of(spec: ModelSpec, request: InferenceRequest, layout: TensorLayout) -> str:
+    """Why outputs of this layout are none that the model could have answered the request with; empty if they are."""
+    for name, datatype, shape, _, _ in layout.entries:
+        output = spec.outputs.get(name)
+        if output is None or (request.outputs and name not in request.outputs):
+            return "it has an output that was not asked for"
+        dims = shape[1:] if spec.max_batch_size > 0 else shape
+        if datatype != output.datatype.name or len(dims) != len(output.dims):
+            return f"output '{name}' is not of the model's datatype and shape"
+        if any(wanted not in (-1, dim) for dim, wanted in zip(dims, output.dims, strict=True)):
+            return f"output '{name}' is not of the model's datatype and shape"
+    return ""

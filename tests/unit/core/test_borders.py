@@ -85,7 +85,7 @@ from trident.core.observability.tracing.trace import TraceOptions, TraceSettings
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.options import WindowLimits
 from trident.core.remote.engine_client import RemoteEngine
-from trident.core.response_cache.response_cache import LocalCache, OnFound
+from trident.core.response_cache.response_cache import FaultOf, LocalCache, OnFound
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.queue import TimeoutThread
@@ -1022,7 +1022,7 @@ class FaultyCache(LocalCache):
         if method:
             setattr(self, method, Faulty(fault, getattr(self, method), when=nth(1)))
 
-    def look_up(self, key: bytes, on_found: OnFound) -> Any:
+    def look_up(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> Any:
         self.asked.append(on_found)
         return lambda: None
 

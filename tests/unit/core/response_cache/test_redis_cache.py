@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from tests.redis_server import RedisServer
 from tests.waiting import until
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import TensorLayout
 from trident.core.options import RedisOptions
 from trident.core.response_cache.redis_cache import (
     FIRST_PAUSE_S,
@@ -31,7 +34,7 @@ from trident.core.response_cache.redis_cache import (
     decode,
     encode,
 )
-from trident.core.response_cache.response_cache import CachedResponse
+from trident.core.response_cache.response_cache import CachedResponse, FaultOf
 
 if TYPE_CHECKING:
     from trident.core.response_cache.redis_cache import RedisCache
@@ -70,9 +73,13 @@ def response(value: int = 0, size: int = 8) -> CachedResponse:
     return CachedResponse.of(InferenceResponse("m", 1, [OutputTensor("OUT", "UINT8", array.shape, array)]))
 
 
-def look_up(cache: RedisCache, key: bytes) -> CachedResponse | None:
+def fits(layout: TensorLayout) -> str:
+    return ""
+
+
+def look_up(cache: RedisCache, key: bytes, fault_of: FaultOf = fits) -> CachedResponse | None:
     found: list[CachedResponse | None] = []
-    if cache.look_up(key, found.append) is None:
+    if cache.look_up(key, fault_of, found.append) is None:
         return None
     until(lambda: found)
     return found[0]
@@ -110,6 +117,89 @@ def test_damaged_or_foreign_value_is_a_miss_and_is_replaced(
         assert kept(cache, key).content == bytes([2] * 8)
 
 
+def test_a_value_that_the_model_could_not_have_answered_is_a_miss(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cache_at(redis) as cache, caplog.at_level(logging.WARNING, "trident.cache"):
+        key = key_of(cache, "misfit")
+        cache.put(key, response(1))
+        kept(cache, key)
+        seen: list[TensorLayout] = []
+
+        def fault_of(layout: TensorLayout) -> str:
+            seen.append(layout)
+            return "the reason"
+
+        assert look_up(cache, key, fault_of) is None
+        assert [entry[0] for entry in seen[0].entries] == ["OUT"]
+        assert cache.metrics().faults["damaged"] == 1
+        assert "has a damaged answer: the reason" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "answers"),
+    [(b"$abc\r\n", 0), (b"$abc\r\n", 2), (b"*1\r\n" * 2000, 2), (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0)],
+    ids=range(4),
+)
+def test_another_service_at_the_address_is_bypassed_until_redis_is_there(
+    nonsense: bytes, answers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis = RedisServer(tmp_path)
+    with (
+        WrongService(redis.port, nonsense, answers) as service,
+        caplog.at_level(logging.WARNING, "trident.cache"),
+        cache_at(redis, connected=False) as cache,
+    ):
+        key = key_of(cache, "wrong")
+        if answers:
+            until(lambda: cache.metrics().is_up)
+            assert look_up(cache, key) is None
+        until(lambda: "bypassing the response cache" in caplog.text)
+        until(lambda: not cache.metrics().is_up)
+        service.close()
+        with redis:
+            until(lambda: cache.metrics().is_up)
+            cache.put(key, response(1))
+            kept(cache, key)
+
+
+class WrongService:
+    """Answers each command on a connection with `nonsense`, the first `answers` of them all as Redis would."""
+
+    def __init__(self, port: int, nonsense: bytes, answers: int) -> None:
+        self._nonsense = nonsense
+        self._answers = answers
+        self._listener = socket.create_server((HOST, port))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, suppress(OSError):
+                    while command := connection.recv(65536):
+                        if b"PING" in command and self._answers:
+                            self._answers -= 1
+                            connection.sendall(b"+PONG\r\n")
+                        elif b"CLIENT" in command:
+                            connection.sendall(b"+OK\r\n" * command.count(b"CLIENT"))
+                        else:
+                            connection.sendall(self._nonsense)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def __enter__(self) -> WrongService:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with suppress(OSError):
+            self.close()
+
+
 def test_halted_redis_is_bypassed_after_the_budget(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.INFO, "trident.cache"),
@@ -121,7 +211,7 @@ def test_halted_redis_is_bypassed_after_the_budget(redis: RedisServer, caplog: p
             while cache.metrics().is_up:
                 assert look_up(cache, key) is None
             assert time.monotonic() - began_s > 0.03
-            assert cache.look_up(key, lambda found: None) is None
+            assert cache.look_up(key, fits, lambda found: None) is None
             cache.put(key, response())
         faults = cache.metrics().faults
         assert faults["late"] >= 5
@@ -138,7 +228,7 @@ def test_restarted_redis_is_used_again(tmp_path: Path, caplog: pytest.LogCapture
         redis.stop()
         assert look_up(cache, key) is None
         until(lambda: not cache.metrics().is_up)
-        assert cache.look_up(key, lambda found: None) is None
+        assert cache.look_up(key, fits, lambda found: None) is None
         redis.start()
         until(lambda: cache.metrics().is_up)
         cache.put(key, response())
@@ -244,7 +334,7 @@ def forged(outputs: Any, content: bytes = b"", parameters: Any = None) -> bytes:
 
 
 def test_stored_response_is_read_unchanged() -> None:
-    parameters = {"score": 2, "huge": 2**70, "part": 0.1, "nan": float("inf"), "last": True, "text": "ü\ud800"}
+    parameters = {"score": 2, "huge": 2**63 - 1, "part": 0.1, "nan": float("inf"), "last": True, "text": "ü"}
     value = encode(NAME, framed_response(parameters=parameters))
     assert value is not None
     found = decode(NAME, value)
@@ -294,6 +384,11 @@ def test_value_of_another_name_is_rejected() -> None:
         forged([["OUT", "INT32", [1]]], bytes(4)),
         forged([["OUT", "BYTES", [1], 4]], b"\xff\xff\xff\x7f"),
         forged([["OUT", "BYTES", [2**62], 4]], bytes(4)),
+        forged([["OUT", "FP32", [0, 2**63], 0]]),
+        forged([["OUT", "BYTES", [0], -4], ["OUT", "INT32", [1], 4]]),
+        forged([], parameters={"text": "\ud800"}),
+        forged([], parameters={"\udfff": 1}),
+        forged([], parameters={"huge": 2**63}),
         forged([["A", "INT32", [1], 4], ["B", "BYTES", [1], -4]], bytes(4)),
         forged([], b"", [1]),
         forged([], b"", {"a": None}),

@@ -161,6 +161,24 @@ def test_a_response_larger_than_the_cache_is_not_kept(caplog: pytest.LogCaptureF
     assert "is greater than total cache size: 10000" in caplog.text
     assert cache.get(key(1)) is not None
     assert cache.get(key(2)) is None
+    # Not even alone: the cache itself has a size, too.
+    alone = LocalCache(1 << 20)
+    alone.put(key(2), response(5_000))
+    cache = LocalCache(alone.metrics().used - 1)
+    cache.put(key(1), response())
+    cache.put(key(2), response(5_000))
+    assert (cache.get(key(1)) is None, cache.get(key(2)), cache.metrics().evictions) == (False, None, 0)
+
+
+def test_a_response_that_fits_alone_is_kept_after_many_small_ones() -> None:
+    alone = LocalCache(1 << 20)
+    alone.put(key(0), response(200_000))
+    cache = LocalCache(alone.metrics().used)
+    for number in range(1, 1000):
+        cache.put(key(number), response())
+    cache.put(key(0), response(200_000))
+    assert (cache.get(key(0)) is not None, cache.metrics().entries) == (True, 1)
+    assert cache.metrics().used <= cache.size
 
 
 def test_closing_a_scope_removes_only_its_responses() -> None:

@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.packed_tensors import spec
+from tests.unit.packed_tensors import TWO, spec
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import BackendFailed, ErrorCode, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
+from trident.core.inference.tensors import layout_of
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.response_cache.response_cache import CachedResponse, GiveUp, LocalCache, OnFound
+from trident.core.response_cache.response_cache import CachedResponse, FaultOf, GiveUp, LocalCache, OnFound
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.response_cache import LARGE, CachingScheduler
 
@@ -79,10 +80,10 @@ class ElsewhereCache(LocalCache):
     def get(self, key: bytes) -> CachedResponse | None:
         return None
 
-    def look_up(self, key: bytes, on_found: OnFound) -> GiveUp | None:  # type: ignore[override]
+    def look_up(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> GiveUp | None:  # type: ignore[override]
         if not self.is_up:
             return None
-        self.asked.append(Asked(on_found))
+        self.asked.append(Asked(fault_of, on_found))
         return self.asked[-1].give_up
 
     def answer(self, value: int | None) -> None:
@@ -95,7 +96,8 @@ class ElsewhereCache(LocalCache):
 
 
 class Asked:
-    def __init__(self, on_found: OnFound) -> None:
+    def __init__(self, fault_of: FaultOf, on_found: OnFound) -> None:
+        self.fault_of = fault_of
         self._on_found: OnFound | None = on_found
 
     def give_up(self) -> None:
@@ -295,6 +297,30 @@ def test_what_is_found_elsewhere_answers_all_that_ask_the_same(asking: Bench, el
     assert (asking.scheduler.queued, asking.executor.submitted) == (0, [])
     counted = asking.statistics.snapshot()
     assert (counted.cache_hit_count, counted.cache_miss_count) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "fault"),
+    [
+        ([("A", "INT32", (2, 3), 24)], ""),
+        ([("A", "INT32", (2, 3), 24), ("B", "FP64", (2, 1), 16)], ""),
+        ([("C", "INT32", (2, 3), 24)], "it has an output that was not asked for"),
+        ([("A", "FP32", (2, 3), 24)], "output 'A' is not of the model's datatype and shape"),
+        ([("A", "INT32", (2, 4), 32)], "output 'A' is not of the model's datatype and shape"),
+        ([("A", "INT32", (6,), 24)], "output 'A' is not of the model's datatype and shape"),
+    ],
+    ids=range(6),
+)
+def test_what_is_found_elsewhere_must_be_what_the_model_could_answer(
+    asking: Bench, elsewhere: ElsewhereCache, outputs: list[tuple[str, str, tuple[int, ...], int]], fault: str
+) -> None:
+    asking.spec = TWO
+    asking.scheduler = asking.open()
+    asking.submit("a", 1)
+    asking.scheduler.submit(PendingRequest(request_of("b", outputs=["A"]), asking.answers.setdefault("b", []).append))
+    of_all, of_one = (asked.fault_of(layout_of(outputs)) for asked in elsewhere.asked)
+    assert of_all == fault
+    assert of_one == ("it has an output that was not asked for" if len(outputs) > 1 else fault)
 
 
 def test_what_is_not_found_elsewhere_is_executed_once_and_kept(asking: Bench, elsewhere: ElsewhereCache) -> None:
