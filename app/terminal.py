@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import textwrap
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TextIO
@@ -169,15 +170,23 @@ _CLEAR = "\r\033[K"
 
 
 class StatusLine:
-    """Draws on `stream`, by default stderr, if it is a terminal; otherwise does nothing. One thread."""
+    """Draws on `stream`, by default stderr, if it is a terminal. Otherwise writes a line each `every_s` seconds; with
+    None it does nothing. One thread."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, *, every_s: float | None = None) -> None:
         self._stream = stream or stderr()
         self._enabled = self._stream.isatty()
         self._drawn = False
+        self._every_s = every_s
+        self._next = 0.0
 
     def show(self, text: str) -> None:
-        if self._enabled:
+        if not self._enabled:
+            if self._every_s is not None and time.monotonic() >= self._next:
+                self._next = time.monotonic() + self._every_s
+                self._stream.write(f"{escaped(text)}\n")
+                self._stream.flush()
+        else:
             # The cursor returns to the start of the line, so that a log line overwrites it.
             self._stream.write(f"{_CLEAR}{escaped(text)[: width() - 1]}\r")
             self._stream.flush()

@@ -41,6 +41,8 @@ from trident.tools.options import read_values
 _SEARCH_SHARE = 0.9
 _SHOWN = 12
 _RATE_S = 3.0
+# In a file or a pipe, which would be silent for minutes.
+_PROGRESS_EVERY_S = 10.0
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -90,7 +92,7 @@ def tune(arguments: Sequence[str]) -> int:
         memory_mb=values["memory"] or math.inf,
     )
     shapes = dict(parse_shape(each) for each in values["shape"])
-    status = StatusLine()
+    status = StatusLine(every_s=_PROGRESS_EVERY_S)
     began = time.monotonic()
 
     def tell(text: str) -> None:
@@ -163,15 +165,16 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
     target += f" at {objective.rate:g} requests/s" if objective.rate else ""
     level = chosen.best(objective.target_ms)
     rows = [
-        (trial.candidate.text, outcome(trial, objective), f"{trial.memory_mb:.0f}")
+        (trial.candidate.text, outcome(trial, objective), memory_text(trial))
         for trial in bench.ranked()
         if trial.levels
     ]
+    memory = f", {figure(chosen.memory_mb)} MB" if chosen.memory_mb else ""
     said = [
         *filter(None, about),
         f"Target: {target}. {len(rows)} ways measured on {available_cores():g} cores.",
         f"As it was: {outcome(before, objective)}.",
-        f"Chosen: {chosen.candidate.text}: {outcome(chosen, objective)}, {figure(chosen.memory_mb)} MB.",
+        f"Chosen: {chosen.candidate.text}: {outcome(chosen, objective)}{memory}.",
     ]
     if difference := bench.differences.get(chosen.candidate.answers):
         said.append(f"Beside the model as it is, {differs(difference)}.")
@@ -204,6 +207,11 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
     ]
     (folder / "tune.html").write_text(page(f"Tuning of {bench.model}", said, sections))
     print(f"wrote {folder}/config.pbtxt, tune.html and tune.json; the model itself is as it was")
+
+
+def memory_text(trial: Trial) -> str:
+    """MB, if they were read: an interrupt comes before that, and the files of the kernel may be closed to this user."""
+    return f"{trial.memory_mb:.0f}" if trial.memory_mb else "not read"
 
 
 def commented(bench: Bench, chosen: Trial, said: Sequence[str]) -> str:

@@ -71,7 +71,7 @@ _ALMOST = 0.95
 @dataclass(slots=True)
 class Trial:
     """The measurements of a candidate: the levels of its sweep, and those of its turns in races, which count more.
-    `memory_mb` is that of its processes."""
+    `memory_mb` is that of its processes, 0 if it was not read."""
 
     candidate: Candidate
     levels: list[Level] = field(default_factory=list)

@@ -20,6 +20,7 @@ from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.terminal import (
     ProgressBar,
+    StatusLine,
     bar,
     log_first_request,
     log_services,
@@ -192,6 +193,16 @@ def test_a_table_is_no_wider_than_the_terminal(width: int) -> None:
     lines = table(("Option", "Value", "From"), rows, width)
     assert {len(line) for line in lines.split("\n")} == {min(width, 192)}
     assert "".join(line.split("|")[2].strip() for line in lines.split("\n")[3:-2]) == path
+
+
+def test_progress_is_lines_where_the_output_is_no_terminal() -> None:
+    silent, told, rare = io.StringIO(), io.StringIO(), io.StringIO()
+    for stream, every_s in ((silent, None), (told, 0.0), (rare, 3600.0)):
+        line = StatusLine(stream, every_s=every_s)
+        line.show("first")
+        line.show("second")
+        line.clear()
+    assert (silent.getvalue(), told.getvalue(), rare.getvalue()) == ("", "first\nsecond\n", "first\n")
 
 
 HALF = DownloadPhase(bytes_done=512_000_000, bytes_total=1_024_000_000, objects_done=1, objects_total=3, seconds=4.0)

@@ -217,6 +217,13 @@ def test_the_named_file_contains_every_figure(page: str) -> None:
     assert strange_figures(TUNING.replace("| 50,430 |", "| 99,614 |")) == ["99,614"]
 
 
+def test_the_options_of_the_security_policy_exist() -> None:
+    flags = {each.flag for each in SERVER_OPTIONS.values()} | {"version"}
+    named = re.findall(r"`(?:trident )?--([a-z-]+)", (ROOT / "SECURITY.md").read_text())
+    assert len(named) > 3
+    assert set(named) <= flags
+
+
 # --- exporting models: its Python is Python, and its commands serve a model as the exporters write it. The exporters
 # themselves are not installed.
 

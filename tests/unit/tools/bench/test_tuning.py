@@ -20,6 +20,7 @@ from trident.tools.bench import candidates
 from trident.tools.bench.candidates import Candidate, Executions, engines, promises
 from trident.tools.bench.measure import Level, pooled
 from trident.tools.bench.requests import Encoding
+from trident.tools.bench.tune import memory_text
 from trident.tools.bench.tuning import AS_IT_IS, Bench, Objective, Trial, copy_model
 
 CONFIG = """name: "m" platform: "onnxruntime_onnx" max_batch_size: 8
@@ -192,6 +193,10 @@ def test_a_sweep_also_looks_below_the_load_that_it_begins_with(tmp_path: Path) -
     swept = bench.sweep(Candidate(instances=2), 1.0, start=128)
     assert [each.concurrency for each in swept.levels] == [16, 32, 64, 128, 256]
     assert swept.fastest.concurrency == 32
+
+
+def test_memory_that_was_not_read_is_not_printed_as_none() -> None:
+    assert [memory_text(Trial(AS_IT_IS, memory_mb=size)) for size in (104.6, 0.0)] == ["105", "not read"]
 
 
 def test_less_memory_need_not_be_faster(tmp_path: Path) -> None:
