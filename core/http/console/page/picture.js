@@ -8,22 +8,25 @@ export const SCALES = [
   ["−1 to 1", (byte) => +(byte / 127.5 - 1).toFixed(4)],
   ["ImageNet's mean and deviation", (byte, channel) => +((byte / 255 - [0.485, 0.456, 0.406][channel % 3]) / [0.229, 0.224, 0.225][channel % 3]).toFixed(4)],
 ];
-const SMALLEST = 6, SMALL = 64, FREE = 224, PEN = 26, SIDE = 256;
+const CHANNELS = [1, 3, 4], SMALLEST = 6, SMALL = 64, FREE = 224, PEN = 26, SIDE = 256;
 // Of the square around a drawing, and of its lines: so the shipped model, which knows scanned digits, reads them best.
 const ROOM = 1.18, INK = 1.2;
 
-// How the dimensions of an input are those of a picture: null if they are not.
+// How the dimensions of an input are those of a picture: null if they are not. A picture has two sides: a square without
+// channels, or two sides and 1, 3 or 4 channels before or behind them.
 export function layoutOf(input) {
   if (input.datatype === "BYTES" || input.datatype === "BOOL") return null;
-  const dims = input.hasBatch ? input.shape.slice(1) : input.shape.length === 4 ? input.shape.slice(1) : input.shape;
-  const sides = dims.length === 2 ? dims : [1, 3, 4].includes(dims[0]) ? dims.slice(1) : [1, 3, 4].includes(dims[2]) ? dims.slice(0, 2) : null;
-  if (!sides || dims.length > 3 || sides.some((side) => side >= 0 && side < SMALLEST)) return null;
-  const channels = dims.length === 2 ? 1 : [1, 3, 4].includes(dims[0]) ? dims[0] : dims[2];
+  const dims = input.hasBatch || input.shape.length === 4 ? input.shape.slice(1) : input.shape;
+  const isFirst = dims.length === 2 || CHANNELS.includes(dims[0]);
+  if (dims.length === 2 ? dims[0] < 0 || dims[0] !== dims[1] : dims.length !== 3 || !(isFirst || CHANNELS.includes(dims[2]))) return null;
+  const channels = dims.length === 2 ? 1 : isFirst ? dims[0] : dims[2];
+  const sides = dims.length === 2 ? dims : isFirst ? dims.slice(1) : dims.slice(0, 2);
+  if (sides.some((side) => side >= 0 && side < SMALLEST)) return null;
   const [height, width] = sides.map((side) => (side < 0 ? FREE : side));
   const isSmall = channels === 1 && height <= SMALL && width <= SMALL;
-  // Pictures of 8 times 8 are those of scikit-learn, with 17 shades.
-  const scale = height === 8 && width === 8 ? 1 : input.datatype === "UINT8" ? 2 : 0;
-  return { height, width, channels, isFirst: dims.length === 2 || [1, 3, 4].includes(dims[0]), isSmall, scale };
+  // Grey pictures of 8 times 8 are those of scikit-learn, with 17 shades.
+  const scale = isSmall && height === 8 && width === 8 ? 1 : input.datatype === "UINT8" ? 2 : 0;
+  return { height, width, channels, isFirst, isSmall, scale };
 }
 
 // The tensor of the pixels in `image`, which has the size of the layout.

@@ -126,7 +126,7 @@ function fit(input, count) {
 function Numbers({ input, onValue }) {
   const size = input.shape.map((each) => (each < 0 ? 1 : each)).reduce((product, each) => product * each, 1);
   const isWhole = !input.datatype.startsWith("FP") && input.datatype !== "BF16";
-  const [text, setText] = useState(() => (size <= 4096 ? Array(size).fill(input.datatype === "BOOL" ? "true" : "1").join(", ") : ""));
+  const [text, setText] = useState(() => (size <= 4096 && !input.optional ? Array(size).fill(input.datatype === "BOOL" ? "true" : "1").join(", ") : ""));
   useEffect(() => {
     const words = text.split(/[\s,;[\]]+/).filter(Boolean);
     if (!words.length) return onValue(null);
@@ -135,7 +135,7 @@ function Numbers({ input, onValue }) {
     if (wrong) return onValue({ problem: `${input.name}: “${wrong}” is no ${isWhole ? "whole " : ""}number.` });
     onValue({ ...fit(input, values.length), data: values });
   }, [text]);
-  return html`<textarea rows=${size > 8 ? 4 : 2} spellcheck="false" aria-label=${`Elements of ${input.name}`} placeholder=${`${number(size)} numbers, with commas or blanks between them`} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>`;
+  return html`<textarea rows=${size > 8 ? 4 : 2} spellcheck="false" aria-label=${`Elements of ${input.name}`} placeholder=${`${number(size)} ${size === 1 ? "number" : "numbers, with commas or blanks between them"}${input.optional ? "; left out if empty" : ""}`} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>`;
 }
 
 function Text({ input, onValue }) {
@@ -145,7 +145,7 @@ function Text({ input, onValue }) {
     const values = size === 1 && !text.includes("\n") ? [text] : text.split("\n");
     onValue(text ? { ...fit(input, values.length), data: values } : null);
   }, [text]);
-  return html`<textarea rows="3" aria-label=${`Text of ${input.name}`} placeholder="A text; with several elements, one a line" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>`;
+  return html`<textarea rows="3" aria-label=${`Text of ${input.name}`} placeholder=${`A text; with several elements, one a line${input.optional ? "; left out if empty" : ""}`} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>`;
 }
 
 function File({ input, onValue }) {
