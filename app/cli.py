@@ -50,8 +50,10 @@ def serve(settings: ServerSettings) -> int:
         configure_logging(replace(settings.log_options, colour=has_colours()))
         if settings.console:
             from trident.core.observability.log_ring import keep_log_lines
+            from trident.core.observability.refusals import keep_refusals
 
             keep_log_lines()
+            keep_refusals()
         log_stray_messages()
         log = logging.getLogger("trident.cli")
         for warning in settings.warnings:

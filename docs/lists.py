@@ -222,14 +222,16 @@ _SECONDS = "Seconds from a request to its response, on the server"
 _RAISED = "Requests that ended in an unexpected error"
 _LIBRARY = "Always 1; `version` is that of the library that counts these"
 _CALLS = "Calls over gRPC that have ended; a stream counts once"
+_REFUSED_CALLS = "Calls over gRPC, and requests of streams, that have ended with an error"
 _OF_PORTS = (
-    Row("trident_http_errors_total", "counter", _ROUTED, _ERRORS),
+    Row("trident_http_errors_total", "counter", ("method", "model", "route", "status"), _ERRORS),
     Row("trident_http_responses_total", "counter", _ROUTED, _RESPONSES),
     Row("flask_http_request_duration_seconds", "histogram", _ROUTED, _SECONDS),
     Row("flask_http_request_total", "counter", ("method", "status"), "Requests"),
     Row("flask_http_request_exceptions_total", "counter", ("method", "status"), _RAISED),
     Row("flask_exporter_info", "gauge", ("version",), _LIBRARY),
     Row("trident_grpc_responses_total", "counter", ("method", "status"), _CALLS),
+    Row("trident_grpc_errors_total", "counter", ("method", "model", "status"), _REFUSED_CALLS),
 )
 
 _CPU = CpuReading(utilization=0.5, memory_total=2, memory_used=1)

@@ -49,6 +49,7 @@ from trident.tools.doctor_repositories import (
     size_text,
     storage_lines,
 )
+from trident.tools.overview import long_executions
 
 JSON = Option.of_command("json", SWITCH, False, "Print the report as JSON.")
 _JSON_FLAG = f"--{JSON.flag}"
@@ -488,6 +489,9 @@ def _request_lines(area: Area, answer: Answer) -> Iterable[Line]:
     asked.sort(key=lambda pair: -pair[1]["success"]["count"])
     if answer.status == _OK and not asked:
         yield area.ok("requests", "none so far")
+    for (name, version), text in long_executions(models):
+        cure = "its log names the instance and the requests; load the model again if they never end"
+        yield area.warning("execution", f"{name} {version}: {text}", cure)
     for model, stats in asked[:_MOST_MODELS]:
         success, failed = stats["success"], stats["fail"]["count"]
         times = ", ".join(f"{name} {_each_ms(stats[name])}" for name in ("queue", "compute_infer") if name in stats)

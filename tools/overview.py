@@ -11,12 +11,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trident.adapters.common.options import SWITCH, Option, choice, integer, number
 from trident.app.process.environment import has_colours
+from trident.app.terminal import counted
 from trident.core.observability.log import escaped
 from trident.tools.ask import Answer, Ask, NoAnswer, ask, server_url
 from trident.tools.options import read_values
@@ -32,8 +33,8 @@ _READY = "READY"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One version. Times are means of the period. `latency_ms`, `queue_share` and `batch_size` are None without a
-    request, `state` and `reason` "" if the server does not tell. The percentiles are those of the last minute, which
-    a server with a console knows."""
+    request, `state` and `reason` "" if the server does not tell. The percentiles and the refused requests of the model
+    are those of the last minute, which a server with a console knows."""
 
     model: str
     version: str
@@ -46,16 +47,19 @@ class Row:
     batch_size: float | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
+    refused: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """`problems` are the reasons why the server is not ready, or why a part is missing. `seconds` is the period that
-    the rows cover, None for all since the start."""
+    """`problems` are the reasons why the server is not ready, or why a part is missing, and executions that run for
+    long. `seconds` is the period that the rows cover, None for all since the start. `refused` requests are those of the
+    last minute, None if the server does not tell."""
 
     url: str
     ready: bool = False
     problems: tuple[str, ...] = ()
+    refused: int | None = None
     seconds: float | None = None
     models: tuple[Row, ...] = ()
 
@@ -71,11 +75,17 @@ class Reading:
     console: Answer
 
     @property
-    def percentiles(self) -> dict[tuple[str, str], Mapping[str, float]]:
+    def percentiles(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """The rows of the console by model and version; empty without one."""
         found = self.console.document if self.console.status == _OK else None
         rows = found.get("rows", []) if isinstance(found, dict) else []
         return {(each["name"], str(each["version"])): each for each in rows}
+
+    @property
+    def refused(self) -> int | None:
+        """Requests that were refused in the last minute, those of unknown models too."""
+        found = self.console.document if self.console.status == _OK else None
+        return found.get("refused") if isinstance(found, dict) else None
 
     @property
     def counts(self) -> dict[tuple[str, str], Mapping[str, Any]]:
@@ -109,21 +119,36 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
         problems.append(f"the states of models are unknown: {reading.index.refusal}")
     if reading.statistics.status != _OK and rows:
         problems.append(f"the requests are unknown: {reading.statistics.refusal}")
+    problems += [f"{name} {version}: {text}" for (name, version), text in long_executions(counts.values())]
     rows = {**dict.fromkeys(counts, ("", "")), **rows}
     return Overview(
         url=url,
         ready=reading.ready.status == _OK,
         problems=tuple(problems),
+        refused=reading.refused,
         seconds=None if before is None else reading.at - before.at,
         models=tuple(
             replace(
                 _row(*key, *shown, counts.get(key, {}), earlier.get(key, {})),
                 p50_ms=_ms(percentiles.get(key, {}), "p50_us"),
                 p99_ms=_ms(percentiles.get(key, {}), "p99_us"),
+                refused=percentiles[key].get("refused") if key in percentiles else None,
             )
             for key, shown in sorted(rows.items())
         ),
     )
+
+
+def long_executions(models: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], str]]:
+    """The versions in which an execution has run for long, of the items of `model_stats`, and what to say of it."""
+    for model in models:
+        running = model.get("long_execution")
+        if running:
+            waiting = running.get("pending_count", 0)
+            text = f"an execution has run for {running['ns'] / 1e9:.0f} s"
+            if waiting:
+                text += f"; {counted(waiting, 'request')} {'waits' if waiting == 1 else 'wait'} behind it"
+            yield (model["name"], str(model.get("version", ""))), text
 
 
 def _reasons(ready: Answer) -> Iterable[str]:
@@ -161,7 +186,7 @@ def _row(model: str, version: str, state: str, reason: str, now: Mapping[str, An
     )
 
 
-def _ms(row: Mapping[str, float], name: str) -> float | None:
+def _ms(row: Mapping[str, Any], name: str) -> float | None:
     """None for a version that has answered nothing in the last minute."""
     return row[name] / 1000 if row.get(name) else None
 
@@ -169,7 +194,7 @@ def _ms(row: Mapping[str, float], name: str) -> float | None:
 # --- the page
 
 _HEADINGS = ("model", "version", "state", "requests", "failed", "latency", "in queue", "batch")
-_PERCENTILES = ("p50", "p99")
+_OF_THE_CONSOLE = ("p50", "p99", "refused")
 _WORDS = 3  # the first columns, which begin on the left
 _NARROWEST = 8
 _SLOWEST = "  <--"
@@ -198,7 +223,8 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
         rate = f"{requests / shown.seconds:.1f} requests/s" if shown.seconds else "-"
     known = f", {registered} registered" if registered else ""
     total = f"{ready} of {len(models)} versions ready{known}, {rate}, {failures} failed"
-    head = [f"{shown.url}: {state}; {total} {period}", *(f"  {text}" for text in shown.problems)]
+    refused = f"; {shown.refused} refused in the last minute" if shown.refused is not None else ""
+    head = [f"{shown.url}: {state}; {total} {period}{refused}", *(f"  {text}" for text in shown.problems)]
     ordered = sorted(models, key=_SORTS[sort])
     head += [f"  {row.model} {row.version}: {row.reason}" for row in ordered if row.reason not in ("", "unloaded")]
     if not ordered:
@@ -207,8 +233,8 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
         head = [line[: size.columns] for line in map(escaped, head[: max(1, size.lines // 3)])]
     room = len(ordered) if size is None else max(1, size.lines - len(head) - 3)
     slowest = max((row for row in ordered if row.latency_ms), key=lambda row: row.latency_ms or 0.0, default=None)
-    has_percentiles = any(row.p99_ms for row in ordered)
-    headings = (*_HEADINGS, *_PERCENTILES) if has_percentiles else _HEADINGS
+    has_console = any(row.refused is not None for row in ordered)
+    headings = (*_HEADINGS, *_OF_THE_CONSOLE) if has_console else _HEADINGS
     rows = [[escaped(cell) for cell in _cells(row, shown.seconds)][: len(headings)] for row in ordered[:room]]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     if size is not None:
@@ -238,7 +264,20 @@ def _cells(row: Row, seconds: float | None) -> Sequence[str]:
     )
     share = f"{row.queue_share:.0%}" if row.queue_share is not None else "-"
     batch = f"{row.batch_size:.1f}" if row.batch_size is not None else "-"
-    return row.model, row.version or "-", row.state or "-", count, str(row.failures), latency, share, batch, p50, p99
+    refused = str(row.refused) if row.refused is not None else "-"
+    return (
+        row.model,
+        row.version or "-",
+        row.state or "-",
+        count,
+        str(row.failures),
+        latency,
+        share,
+        batch,
+        p50,
+        p99,
+        refused,
+    )
 
 
 # --- the commands

@@ -152,6 +152,7 @@ def http_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         console=settings.console,
         grpc_port=settings.grpc_port if settings.allow_grpc else 0,
         grpc_tls=settings.grpc_use_ssl,
+        control_mode="poll" if settings.reload else settings.model_control_mode,
     )
 
 

@@ -25,6 +25,7 @@ from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Un
 from trident.core.observability.history import NotedRequest, VersionRequests
 from trident.core.observability.log import FORMATS, LogLevels, log_levels, log_options
 from trident.core.observability.statistics import (
+    LONG_S,
     BatchStatistics,
     BucketStatistics,
     CustomFamilyMetrics,
@@ -245,7 +246,7 @@ Duration = dict[str, int]
 
 
 def model_statistics_json(versions: Iterable[VersionStatistics]) -> dict[str, Any]:
-    """With Triton's order of keys. `batch_close_count` and `bucket_stats` are Trident's."""
+    """With Triton's order of keys. `batch_close_count`, `bucket_stats` and `long_execution` are Trident's."""
     return {"model_stats": [_version(version) for version in versions]}
 
 
@@ -312,7 +313,12 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
         ],
         "batch_close_count": {reason.label: count for reason, count in statistics.batch_closes.items()},
         **({"bucket_stats": [_bucket(bucket) for bucket in statistics.buckets]} if statistics.buckets else {}),
+        **({"long_execution": _long_execution(statistics)} if statistics.oldest_execution_ns >= LONG_S * 1e9 else {}),
     }
+
+
+def _long_execution(statistics: StatisticsSnapshot) -> dict[str, int]:
+    return {"ns": statistics.oldest_execution_ns, "pending_count": statistics.pending}
 
 
 def memory_usage(device_bytes: Mapping[str, int]) -> list[dict[str, str | int]]:

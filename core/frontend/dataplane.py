@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from trident.core.engine.protocol import ServedModel
-from trident.core.errors import InvalidRequest, Unsupported
+from trident.core.engine.protocol import Engine, ServedModel
+from trident.core.errors import InvalidRequest, ModelNotFound, ServerError, Unsupported
 from trident.core.frontend.request import RESERVED_PREFIX, set_parameter, version_number
 from trident.core.inference.request import InferenceRequest, Parameter
 
@@ -34,6 +34,18 @@ def find_model(lookup: Lookup, model: str, version: str) -> tuple[ServedModel, i
     """
     number = version_number(version)
     return lookup(model, number), number
+
+
+def is_served(engine: Engine, name: str) -> bool:
+    """Return whether a model of that name is known to serve, or to be about to. Does not wait for the engine's process:
+    False if that would have to be asked. Names that clients make up must not become labels of metrics.
+    """
+    try:
+        return engine.model_nowait(name) is not None
+    except ModelNotFound:
+        return False
+    except ServerError:
+        return True
 
 
 _NOT_OVER_HTTP: Final = "HTTP end point doesn't support models with decoupled transaction policy"

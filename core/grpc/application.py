@@ -155,7 +155,7 @@ class GrpcApplication(Application):
     @property
     def request_metrics(self) -> Collector:
         """The counts of calls, for the metrics page."""
-        return self.front_end.counts.counter
+        return self.front_end.counts
 
     def _apply_options(self, head: RequestHead, fields: dict[bytes, bytes]) -> None:
         """Add to `head` what the options say about it. Raises ApiRestricted."""

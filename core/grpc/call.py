@@ -348,6 +348,7 @@ class Call(Receiver):
             return
         status = status_of(error)
         log_error(error, status, self.head.path, self.request_id)
+        self.front_end.count_error(self.head.method, error, status)
         self._stream.send(None, (), 0, error_trailers(error, self.front_end.options.error_hints, only=not self.started))
         self._end(status)
         # The traceback refers to the frames that the error passed, and one of them to whatever has the error: this

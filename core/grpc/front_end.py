@@ -5,18 +5,19 @@ Source: docs/spec/grpc.md; docs/spec/server-options.md section 2 "gRPC"; docs/sp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Metric
 
 from trident.core.buffers import Allocate
 from trident.core.engine.protocol import Engine, ServedModel
-from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerStopping
+from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerError, ServerStopping
 from trident.core.frontend.access import AuthTokens, RestrictedApi
 from trident.core.frontend.admin import LoadReports
+from trident.core.frontend.dataplane import is_served
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.grpc.headers import Method, RequestHead
@@ -139,6 +140,12 @@ class GrpcFrontEnd:
             self.bridge.run(import_module, "trident.core.protos.grpc_service_pb2")
             self._is_loaded = True
 
+    def count_error(self, method: Method | None, error: Exception, status: Status) -> None:
+        """Count a call, or a request of a stream, that ends with `error`."""
+        model = error.model if isinstance(error, ServerError) else None
+        served = model if model and is_served(self.engine, model) else ""
+        self.counts.errors.labels(method.name if method is not None else "", served, status.name).inc()
+
     def begin_exit(self) -> None:
         """Refuse new requests on the streams of ModelStreamInfer, and then end them. Other calls are answered."""
         self.is_exiting = True
@@ -236,9 +243,9 @@ _TAKEN_OVER_AFTER_S: Final = 0.25
 
 
 class ResponseCounts:
-    """On the hub's thread. `counter` is a collector of the metrics library, and may be a quarter of a second behind."""
+    """On the hub's thread. A collector of the metrics library, which may be a quarter of a second behind."""
 
-    __slots__ = ("_deadlines", "_is_due", "_methods", "_unknown", "counter")
+    __slots__ = ("_deadlines", "_is_due", "_methods", "_responses", "_unknown", "errors")
 
     def __init__(self, methods: Sequence[Method], deadlines: Deadlines) -> None:
         # What is no call, and calls of unknown methods: clients can make up as many names as they like.
@@ -246,12 +253,22 @@ class ResponseCounts:
         self._methods = (*methods, self._unknown)
         self._deadlines = deadlines
         self._is_due = False
-        self.counter = Counter(
+        self._responses = Counter(
             "trident_grpc_responses",
             "Calls over gRPC that have ended; a stream counts once",
             ("method", "status"),
             registry=None,
         )
+        self.errors = Counter(
+            "trident_grpc_errors",
+            "Calls over gRPC, and requests of streams, that have ended with an error",
+            ("method", "model", "status"),
+            registry=None,
+        )
+
+    def collect(self) -> Iterable[Metric]:
+        """Return both counters, for the metrics page."""
+        return [*self._responses.collect(), *self.errors.collect()]
 
     def count(self, method: Method | None, status: Status) -> None:
         index: int = status  # a list of a compiled module has no fast way for a member of an enum
@@ -266,7 +283,7 @@ class ResponseCounts:
         for method in self._methods:
             for status, count in zip(Status, method.ended, strict=True):
                 if count:
-                    self.counter.labels(method.name, status.name).inc(count)
+                    self._responses.labels(method.name, status.name).inc(count)
                     method.ended[status] = 0
 
 

@@ -119,6 +119,7 @@ class InferCall(UnaryCall):
             self.response = response
         self.request_id = response.id
         if response.error is not None:
+            response.error.model = response.model_name
             self.fail(response.error)
         elif self.head.load_format:
             self.spawn(self._answer_with_load, response, decoded)
@@ -448,6 +449,7 @@ class StreamInferCall(Call):
         decoded = request.decoded
         assert decoded is not None
         if response.error is not None:
+            response.error.model = response.model_name
             return self._failed(request, response.id, response.error, response.origin)
         if request.is_decoupled and response.final and not response.outputs:
             plan = decoded.plan
@@ -467,7 +469,9 @@ class StreamInferCall(Call):
 
     def _error_message(self, error: Exception, identifier: str, request: _StreamRequest | None) -> Encoded:
         """`request` is that of a request that failed after it was accepted; None if it was refused."""
-        log_error(error, status_of(error), self.head.path, identifier)
+        status = status_of(error)
+        log_error(error, status, self.head.path, identifier)
+        self.front_end.count_error(self.head.method, error, status)
         text = message_of(error, self.front_end.options.error_hints)
         if isinstance(error, ServerError):
             error.__traceback__ = None  # see Call.fail

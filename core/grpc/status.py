@@ -14,6 +14,7 @@ from enum import IntEnum
 
 from trident.core.errors import UNEXPECTED, ErrorCode, ErrorHints, ServerError, has_telling_traceback
 from trident.core.frontend.access import Unauthenticated
+from trident.core.observability.refusals import is_refusal, note_refusal
 
 
 class MalformedMessage(ServerError):
@@ -66,6 +67,8 @@ STATUS_OF_CODE: dict[ErrorCode, Status] = {
 }
 # A fault of the server, which a person has to look at.
 _FAULTS = frozenset({Status.INTERNAL, Status.UNKNOWN, Status.DATA_LOSS})
+# The client waits no more.
+_GIVEN_UP = frozenset({Status.CANCELLED, Status.DEADLINE_EXCEEDED})
 _OVERLOADS = frozenset({Status.UNAVAILABLE, Status.UNIMPLEMENTED})
 
 
@@ -103,7 +106,11 @@ def hint_of(error: Exception) -> str:
 
 
 def log_error(error: Exception, status: Status, method: str, request_id: str = "") -> None:
-    """Log one line for a client's mistake or an overload, and a traceback for a fault in the server, as HTTP does."""
+    """Log one line for a client's mistake or an overload, and a traceback for a fault in the server, as HTTP does. The
+    console keeps a request that was refused."""
+    if is_refusal(error) and status not in _GIVEN_UP:
+        model = error.model if isinstance(error, ServerError) else None
+        note_refusal(method, model or "", status.name, message_of(error, ErrorHints.FIELD))
     is_fault = status in _FAULTS and not (isinstance(error, ServerError) and error.blames_client)
     level = logging.ERROR if is_fault else logging.WARNING if status in _OVERLOADS else logging.INFO
     if not _logger.isEnabledFor(level):

@@ -23,11 +23,11 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import ModelNotFound, ServerError
 from trident.core.frontend.access import HEALTH, PAGE, Restrictions
 from trident.core.frontend.bridge import Bridge
+from trident.core.frontend.dataplane import is_served
 from trident.core.frontend.request import HTTP, NOT_NOTED, Span, end_trace
 from trident.core.http import errors
 from trident.core.http.body import MAX_LENGTH, raw_too_large, too_large
 from trident.core.http.front_end import (
-    INFERENCE_KEY,
     PROBE_KEY,
     RECEIVED_KEY,
     TRACES_KEY,
@@ -117,9 +117,17 @@ class V2Application(HttpFrontEnd):
         guards = (options.tokens, Restrictions(options.restricted) if options.restricted else None)
         self._guards = tuple(guard.check for guard in guards if guard is not None)
         self._infer_paths: Memo[str, InferPath] = Memo(_MOST_PATHS)
-        self._responses = self._counter("trident_http_responses", "Responses of all routes including the infer routes")
-        self._errors = self._counter(
-            "trident_http_errors", "Responses with an error, of all routes including the infer routes"
+        self._responses = Counter(
+            "trident_http_responses",
+            "Responses of all routes including the infer routes",
+            ("method", "route", "status"),
+            registry=self.request_metrics,
+        )
+        self._errors = Counter(
+            "trident_http_errors",
+            "Responses with an error, of all routes including the infer routes",
+            ("method", "model", "route", "status"),
+            registry=self.request_metrics,
         )
         # Of `labels`, which takes longer than to count.
         self._responses_of: dict[tuple[str, str, int], Counter] = {}
@@ -199,7 +207,8 @@ class V2Application(HttpFrontEnd):
                 raise errors.MethodNotAllowed(route.methods)
         except Exception as error:
             try:
-                return self._refuse(error, self._error_mime(error, route), environ, route.label)
+                model = arguments.get("model", "")
+                return self._refuse(error, self._error_mime(error, route), environ, route.label, model)
             finally:
                 # The traceback refers to the frames that the error passed, and one of them to the response that has
                 # the error: this cycle would keep the body, and its shared memory, until the garbage collector runs.
@@ -276,9 +285,6 @@ class V2Application(HttpFrontEnd):
             pass
         return True
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, ("method", "route", "status"), registry=self.request_metrics)
-
     def _count_response(self, method: str, label: str, status: int) -> None:
         key = (method, label, status)
         series = self._responses_of.get(key)
@@ -291,12 +297,16 @@ class V2Application(HttpFrontEnd):
             return self.early_error_mime
         return route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
 
-    def _refuse(self, error: Exception, mime: str, environ: Environ, label: str) -> Reply:
+    def _refuse(self, error: Exception, mime: str, environ: Environ, label: str, model: str = "") -> Reply:
         status = self.status_of(error)
         if isinstance(error, ServerError) and error.model:
-            environ.setdefault(INFERENCE_KEY, InferenceNote(error.model))
+            model = error.model
+        if model:
+            environ.setdefault(errors.INFERENCE_KEY, InferenceNote(model))
+        note: InferenceNote | None = environ.get(errors.INFERENCE_KEY)
+        served = note.model if note is not None and is_served(self.engine, note.model) else ""
         method = environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _COUNTED_METHODS else _OTHER_METHOD
-        self._errors.labels(method, label, str(status)).inc()
+        self._errors.labels(method, served, label, str(status)).inc()
         self._count_response(method, label, status)
         if label in self._openai_labels and isinstance(error, ServerError):
             return openai_error(self, environ, error)

@@ -27,8 +27,16 @@ from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.http.chat import MEMBERS as CHAT_MEMBERS
 from trident.core.http.chat import chat_prompt
 from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
-from trident.core.http.errors import DOCUMENTED, EVENT_STREAM, NO_CONSOLE, UNBUFFERED, RouteNotFound, event
-from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote
+from trident.core.http.errors import (
+    DOCUMENTED,
+    EVENT_STREAM,
+    INFERENCE_KEY,
+    NO_CONSOLE,
+    UNBUFFERED,
+    RouteNotFound,
+    event,
+)
+from trident.core.http.front_end import HttpFrontEnd, InferenceNote
 from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
 from trident.core.http.text_routes import openai_error_object, pipeline_at_the_root, read_object, ready_models
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter

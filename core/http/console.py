@@ -13,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
 from hashlib import sha256
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -28,9 +31,11 @@ from trident.core.http.errors import RouteNotFound
 from trident.core.http.front_end import PROBE_KEY, HttpFrontEnd
 from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
 from trident.core.http.routes import GET, POST, Route
-from trident.core.lifecycle.state import VersionOverview
+from trident.core.lifecycle.state import UNLOADED, ModelState, VersionOverview
 from trident.core.observability.history import RECENT_SECONDS, Activity, VersionHistory
 from trident.core.observability.log_ring import read_log_lines
+from trident.core.observability.refusals import recent_refusals, refused_by_model
+from trident.core.observability.statistics import LONG_S
 from trident.core.observability.tracing.trace import TraceRecord
 
 # --- the files
@@ -90,13 +95,17 @@ def to_page(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 # --- the data
 
 _MOST_ROWS = 200
+_MOST_FAILED, _MOST_REFUSED = 20, 50
+# The slowest model is shown if its 99th percentile is a second, or so many times the median of all.
+_SLOW_US, _SLOW_TIMES = 1e6, 10
 
 
 def server(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """The readiness of the server, with the reason."""
+    """The readiness of the server, with the reason, and whether clients may load and unload models."""
     engine = front_end.engine
     known = admin.server_metadata_json(front_end.bridge.run(engine.server_metadata))
-    return _data(environ, {**known, "is_ready": engine.is_ready(), **admin.readiness(engine.phase())})
+    said = {"is_ready": engine.is_ready(), "control_mode": front_end.options.control_mode}
+    return _data(environ, {**known, **said, **admin.readiness(engine.phase())})
 
 
 def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -107,7 +116,8 @@ def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     engine = front_end.engine
     now = time.time()
     lines = front_end.bridge.run(engine.overview)
-    rows = [_row(line) for line in lines]
+    refused = refused_by_model()
+    rows = [_row(line, refused) for line in lines]
     words = asked.get("search", "").lower().split()
     state = asked.get("state", "")
     matching = [
@@ -125,6 +135,8 @@ def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     history = front_end.bridge.run(engine.history, names, _number(asked, "since")) if names else []
     active = [row for row in rows if row["requests_per_s"]]
     slowest = max(active, key=_order("p99_us"), default=None)
+    if slowest is not None and slowest["p99_us"] < min(_SLOW_US, _SLOW_TIMES * median(row["p99_us"] for row in active)):
+        slowest = None
     return _data(
         environ,
         {
@@ -136,6 +148,9 @@ def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
             "requests_per_s": sum(row["requests_per_s"] for row in rows),
             "failures": sum(row["failures"] for row in rows),
             "queued": sum(row["queued"] for row in rows),
+            "refused": refused.total(),
+            "running": list(islice((row for row in rows if row["running_s"]), _MOST_FAILED)),
+            "unloadable": list(islice(filter(_has_failed, rows), _MOST_FAILED)),
             "slowest": slowest["id"] if slowest is not None else "",
             "rows": shown,
             "history": {f"{each.name}/{each.version}": _history(each) for each in history},
@@ -143,8 +158,9 @@ def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     )
 
 
-def _row(line: VersionOverview) -> dict[str, Any]:
-    """A version with the figures of the last minute; durations are in microseconds."""
+def _row(line: VersionOverview, refused: Counter[str]) -> dict[str, Any]:
+    """A version with the figures of the last minute; durations are in microseconds. `refused` counts by model, and
+    `running_s` is for how long an execution has run, if that is long."""
     entry, activity = line.entry, line.activity or Activity()
     in_all = activity.request_us or 1.0
     return {
@@ -153,6 +169,7 @@ def _row(line: VersionOverview) -> dict[str, Any]:
         "version": entry.version,
         "state": entry.state.value if entry.state is not None else "",
         "reason": entry.reason,
+        "hint": line.hint,
         "backend": line.backend,
         "device": line.device,
         "execution_provider": line.execution_provider,
@@ -162,13 +179,19 @@ def _row(line: VersionOverview) -> dict[str, Any]:
         "sequences": line.sequences,
         "requests_per_s": activity.requests / RECENT_SECONDS,
         "failures": activity.failures,
-        "queued": activity.queued,
+        "refused": refused[entry.name],
+        "queued": line.queued,
+        "running_s": line.oldest_execution_ns / 1e9 if line.oldest_execution_ns >= LONG_S * 1e9 else 0,
         "p50_us": activity.p50_us,
         "p95_us": activity.p95_us,
         "p99_us": activity.p99_us,
         "queue_share": activity.queue_us / in_all,
         "batch_size": activity.inferences / activity.executions if activity.executions else 0.0,
     }
+
+
+def _has_failed(row: dict[str, Any]) -> bool:
+    return row["state"] == ModelState.UNAVAILABLE.value and row["reason"] not in ("", UNLOADED)
 
 
 def _name(row: dict[str, Any]) -> tuple[str, int]:
@@ -189,21 +212,25 @@ def _history(history: VersionHistory) -> dict[str, Any]:
 
 
 def model(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """All versions of one model, the history of each after the second `since`, and the counters of those that serve."""
+    """All versions of one model, the history of each and of an ensemble's steps after the second `since`, and the
+    counters of those that serve."""
     asked = _query(environ)
     name = asked.get("name", "")
     engine, run = front_end.engine, front_end.bridge.run
     lines = run(engine.overview, name)
     if not name or not lines:
         raise ModelNotFound(f"there is no model '{name}'", model=name)
-    history = run(engine.history, [name], _number(asked, "since"))
+    steps = list(dict.fromkeys(step for line in lines for step in line.steps))
+    history = run(engine.history, [name, *steps], _number(asked, "since"))
+    refused = refused_by_model()
     is_serving = any(line.entry.state is not None and line.entry.state.value == "READY" for line in lines)
     statistics = model_statistics_json(run(engine.model_statistics, name))["model_stats"] if is_serving else []
     return _data(
         environ,
         {
             "now": time.time(),
-            "versions": [_row(line) for line in lines],
+            "versions": [_row(line, refused) for line in lines],
+            "steps": steps,
             "history": {f"{each.name}/{each.version}": _history(each) for each in history},
             "statistics": statistics,
         },
@@ -211,9 +238,26 @@ def model(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def requests(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """The slowest and the last failed requests of a model in the last hour."""
+    """The slowest and the last failed requests of a model in the last hour, and the last refused ones."""
     name = _query(environ).get("name", "")
-    return _data(environ, slowest_requests_json(name, front_end.bridge.run(front_end.engine.slowest_requests, name)))
+    found = slowest_requests_json(name, front_end.bridge.run(front_end.engine.slowest_requests, name))
+    return _data(environ, {**found, "refused": _refused(name)})
+
+
+def troubles(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The last refused and the last failed requests of all models."""
+    versions = front_end.bridge.run(front_end.engine.slowest_requests, "")
+    failed = [
+        {"model": version.name, **noted}
+        for version, shown in zip(versions, slowest_requests_json("", versions)["versions"], strict=True)
+        for noted in shown["failed"]
+    ]
+    failed.sort(key=itemgetter("ended"), reverse=True)
+    return _data(environ, {"refused": _refused(""), "failed": failed[:_MOST_REFUSED]})
+
+
+def _refused(model: str) -> list[dict[str, Any]]:
+    return [asdict(each) for each in recent_refusals(model)[:_MOST_REFUSED]]
 
 
 def configuration(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -272,7 +316,8 @@ def log_event(line: bytes) -> dict[str, Any]:
 
 
 def traces(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """The last traces, and the settings of tracing. Times are nanoseconds since the first event of a request."""
+    """The last traces, and the settings of tracing. Times are nanoseconds since the first event of a request, which was
+    at `began`, in seconds since 1970."""
     engine, run = front_end.engine, front_end.bridge.run
     found = [_trace(family) for family in run(engine.recent_traces)]
     return _data(environ, {"traces": found, "settings": run(engine.trace_settings)})
@@ -280,7 +325,11 @@ def traces(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 def _trace(family: tuple[TraceRecord, ...]) -> list[dict[str, Any]]:
     begin = min((ns for record in family for _, ns in record.events), default=0)
-    return [{**asdict(record), "events": [[name, ns - begin] for name, ns in record.events]} for record in family]
+    began = time.time() - (time.monotonic_ns() - begin) / 1e9
+    return [
+        {"began": began, **asdict(record), "events": [[name, ns - begin] for name, ns in record.events]}
+        for record in family
+    ]
 
 
 def _data(environ: Environ, document: object) -> Reply:
@@ -356,6 +405,7 @@ CONSOLE_ROUTES: tuple[Route, ...] = (
     Route("console_server", ("/console/api/server",), "metadata", GET, server),
     Route("console_models", ("/console/api/models",), _STATISTICS, GET, models),
     Route("console_model", ("/console/api/model",), _STATISTICS, GET, model),
+    Route("console_troubles", ("/console/api/troubles",), _STATISTICS, GET, troubles),
     Route("console_requests", ("/console/api/requests",), _STATISTICS, GET, requests),
     Route("console_configuration", ("/console/api/configuration",), "model-config", GET, configuration),
     Route("console_index", ("/console/api/index",), _REPOSITORY, GET, index),

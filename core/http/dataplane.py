@@ -42,8 +42,8 @@ from trident.core.http.body import (
     read_input,
     write_lenient,
 )
-from trident.core.http.errors import REQUEST_ID_KEY, BrokenCompression
-from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces
+from trident.core.http.errors import INFERENCE_KEY, REQUEST_ID_KEY, BrokenCompression
+from trident.core.http.front_end import HttpFrontEnd, InferenceNote, note_inference, note_traces
 from trident.core.http.reply import (
     ARRIVED_KEY,
     BODY_KEY,

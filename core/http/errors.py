@@ -36,6 +36,7 @@ from trident.core.errors import (
 )
 from trident.core.frontend.access import ApiRestricted, Unauthenticated
 from trident.core.http.reply import Environ, Headers, Reply, request_path, text_reply
+from trident.core.observability.refusals import is_refusal, note_refusal
 
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
@@ -51,6 +52,8 @@ HINT_HEADER: Final = "Trident-Hint"
 REQUEST_ID_HEADER = "Trident-Request-Id"
 # The infer view stores the request's id under this key as soon as it knows it.
 REQUEST_ID_KEY: Final = "trident.request_id"
+# The model that answered a request or refused it, as InferenceNote of the front end.
+INFERENCE_KEY: Final = "trident.inference"
 # A view of events stores under this key, before it raises an error that is to be an event, the body with it and those
 # that follow, or None if it is the only one.
 AS_EVENT_KEY: Final = "trident.as_event"
@@ -72,6 +75,8 @@ _BROKEN = 500
 _LONGEST_HEADER = 1024
 _LONGEST_LOGGED = 2048
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+# An open page polls, with or without a token.
+_CONSOLE = "/console/"
 
 _logger = logging.getLogger("trident.http")
 
@@ -218,23 +223,28 @@ def header_value(text: str) -> str:
 
 
 def log_error(error: Exception, status: int, environ: Environ) -> None:
-    """Log one line for a client's mistake or an overload, and a traceback for a fault in the server.
+    """Log one line for a client's mistake or an overload, and a traceback for a fault in the server. The console keeps
+    a request that was refused.
 
     The traceback of a 503 or 501 says nothing (a full queue is answered from a callback), and writing one for each
     request would add to an overload.
     """
+    path = request_path(environ)
+    message = error.log_text if isinstance(error, ServerError) else _refusal(error)[1] or repr(error)
+    if (is_refusal(error) or _refusal(error)[0]) and not path.startswith(_CONSOLE):
+        note = environ.get(INFERENCE_KEY)
+        note_refusal(f"{environ['REQUEST_METHOD']} {path}", note.model if note else "", status, message)
     is_fault = status == _BROKEN and not (isinstance(error, ServerError) and error.blames_client)
     level = logging.ERROR if is_fault else logging.WARNING if status > _BROKEN else logging.INFO
     if not _logger.isEnabledFor(level):
         return
     hint = error.hint if isinstance(error, ServerError) else None
-    message = error.log_text if isinstance(error, ServerError) else _refusal(error)[1] or repr(error)
     request_id = environ.get(REQUEST_ID_KEY, "")
     _logger.log(
         level,
         "%s %s: %d %s%s%s",
         environ["REQUEST_METHOD"],
-        request_path(environ),
+        path,
         status,
         # A message may quote the whole body.
         message[:_LONGEST_LOGGED],

@@ -17,6 +17,7 @@ from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.http import errors
+from trident.core.http.errors import INFERENCE_KEY
 from trident.core.http.reply import JSON, Environ, Headers
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
@@ -28,7 +29,8 @@ class HttpOptions:
     forwards no header, and a token is never forwarded if there are `tokens`, of which a client must have one.
     `health_json`: the 200 of a health probe has a JSON body, which is otherwise empty. `allow_client_shm`: clients may
     register regions of shared memory. `error_hints` says how clients get the hint of an error. `console`: browsers are
-    sent to it. `grpc_port`, 0 for none, and `grpc_tls` are named in the requests that a client may copy.
+    sent to it. `grpc_port`, 0 for none, and `grpc_tls` are named in the requests that a client may copy. `control_mode`
+    is --model-control-mode's, which the console shows.
 
     Raises ConfigInvalid for a pattern that is not a regular expression.
     """
@@ -43,6 +45,7 @@ class HttpOptions:
     console: bool = False
     grpc_port: int = 8001
     grpc_tls: bool = False
+    control_mode: str = "none"
     header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
@@ -128,7 +131,6 @@ def server_timing(times: InferenceTimes) -> str:
 # The notes are entries of the request's environ. An inference that succeeds is noted only if the engine notes times,
 # which it does for an access log.
 
-INFERENCE_KEY: Final = "trident.inference"
 PROBE_KEY: Final = "trident.probe"
 """Set for a health probe or a scrape of metrics: such requests are many and all alike."""
 RECEIVED_KEY: Final = "trident.received_ns"

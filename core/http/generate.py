@@ -38,9 +38,16 @@ from trident.core.http.dataplane import (
     read_body,
     run,
 )
-from trident.core.http.errors import AS_EVENT_KEY, EVENT_STREAM, UNBUFFERED, error_event, event, log_error
-from trident.core.http.front_end import (
+from trident.core.http.errors import (
+    AS_EVENT_KEY,
+    EVENT_STREAM,
     INFERENCE_KEY,
+    UNBUFFERED,
+    error_event,
+    event,
+    log_error,
+)
+from trident.core.http.front_end import (
     TRACES_KEY,
     HttpFrontEnd,
     InferenceNote,

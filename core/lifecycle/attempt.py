@@ -16,13 +16,12 @@ from functools import partial
 
 from trident.core.borders import guarded, text_of
 from trident.core.errors import BackendFailed, ModelLoadFailed, ServerError
+from trident.core.observability.statistics import LONG_S
 from trident.core.scheduling.context import Clock
 
 _log = logging.getLogger("trident.lifecycle")
 
 LIMIT = "--model-load-timeout-secs"
-LONG_S = 10.0
-"""A step that takes longer is logged."""
 
 
 class LoadAttempt:

@@ -74,7 +74,7 @@ def overview(models: Iterable[Model], active: Mapping[tuple[str, int], Activity]
     for model in models:
         if not model.versions:
             failed = IndexEntry(name=model.key.name, state=ModelState.UNAVAILABLE, reason=model.problem)
-            lines.append(VersionOverview(entry=failed))
+            lines.append(VersionOverview(entry=failed, hint=model.hint))
         for number, version in sorted(model.versions.items()):
             processes = version.processes()
             lines.append(
@@ -87,6 +87,10 @@ def overview(models: Iterable[Model], active: Mapping[tuple[str, int], Activity]
                     memory_bytes=sum(each.resident_bytes for each in processes),
                     restarts=sum(each.restarts for each in processes),
                     sequences=version.sequences,
+                    steps=tuple(step.name for step in version.steps),
+                    hint=model.hint if model.problem else version.hint,
+                    queued=version.queued,
+                    oldest_execution_ns=version.statistics.oldest_execution_ns,
                     activity=active.get((model.key.name, number)),
                 )
             )

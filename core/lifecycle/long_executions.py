@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from trident.core.lifecycle.attempt import LONG_S
 from trident.core.lifecycle.version import ModelVersion
-from trident.core.observability.statistics import RunningExecution
+from trident.core.observability.statistics import LONG_S, RunningExecution
 
 _log = logging.getLogger("trident.lifecycle")
 

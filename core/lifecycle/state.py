@@ -206,8 +206,10 @@ class VersionOverview:
     """One model version and where it runs; empty texts for a version that does not run or a model without versions.
 
     `memory_bytes` and `restarts` are those of its own processes, 0 without any. `sequences` are those that have a slot,
-    all slots, and the sequences that wait for one. `activity` is None if nothing happened in the last minute, or if no
-    history is kept.
+    all slots, and the sequences that wait for one. `steps` are the models of an ensemble, and `hint` is
+    the cure of what went wrong, which may name paths of this machine. `queued` requests wait now, and
+    `oldest_execution_ns` is for how long the oldest execution that runs now has run. `activity` is None if nothing
+    happened in the last minute, or if no history is kept.
     """
 
     entry: IndexEntry
@@ -218,4 +220,8 @@ class VersionOverview:
     memory_bytes: int = 0
     restarts: int = 0
     sequences: tuple[int, int, int] | None = None
+    steps: tuple[str, ...] = ()
+    hint: str = ""
+    queued: int = 0
+    oldest_execution_ns: int = 0
     activity: Activity | None = None

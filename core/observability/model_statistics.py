@@ -103,6 +103,12 @@ class ModelStatistics:
     def end_execution(self, instance: str) -> None:
         self._running.pop(instance, None)
 
+    @property
+    def oldest_execution_ns(self) -> int:
+        """For how long the oldest execution that runs has run; 0 if none does."""
+        begun = [begin_ns for begin_ns, _ in list(self._running.values())]
+        return max(0, time.monotonic_ns() - min(begun)) if begun else 0
+
     def executions(self) -> list[RunningExecution]:
         """The executions that run, the oldest first."""
         running = [
@@ -360,9 +366,9 @@ class ModelStatistics:
 
     def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
         """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""
-        begun = [begin_ns for begin_ns, _ in list(self._running.values())]
+        oldest_execution_ns = self.oldest_execution_ns
         with self._lock:
-            if begun:  # a model whose execution never ends is not idle
+            if oldest_execution_ns:  # a model whose execution never ends is not idle
                 self._last_inference_ms = max(self._last_inference_ms, self._wall_clock() // 1_000_000)
             return StatisticsSnapshot(
                 request_success=self._success_count,
@@ -380,7 +386,7 @@ class ModelStatistics:
                 pending=pending,
                 failure_ns=self._fail_ns,
                 last_inference_ms=self._last_inference_ms,
-                oldest_execution_ns=max(0, time.monotonic_ns() - min(begun)) if begun else 0,
+                oldest_execution_ns=oldest_execution_ns,
                 cache_hit_count=self._cache_hit_count,
                 cache_hit_ns=self._cache_hit_ns,
                 cache_miss_count=self._cache_miss_count,

@@ -48,6 +48,10 @@ class BatchTuning:
     max_size: int
 
 
+LONG_S = 10.0
+"""After so many seconds an execution, or a step of a load, takes long: the log and all reports have it."""
+
+
 class RunningExecution(NamedTuple):
     """A batch that an instance executes since `begin_ns` of the monotonic clock. `ids` are those of its requests."""
 

@@ -561,5 +561,7 @@ _RULES: dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]] = {
     (StatisticsSnapshot, "oldest_execution_ns"): max,
     (SummaryMetrics, "quantiles"): _largest,
     (VersionOverview, "load_seconds"): max,
+    (VersionOverview, "oldest_execution_ns"): max,
+    (VersionOverview, "steps"): _first,
     (VersionStateMetrics, "state"): lambda values: min(values, key=lambda each: _ORDER.index(ModelState(each))),
 }

@@ -48,13 +48,14 @@ from trident.core.buffers import Allocate, RequestBody
 from trident.core.frontend.request import NOT_NOTED, Span
 from trident.core.http.application import log_request
 from trident.core.http.body import MAX_LENGTH, BodyInput
-from trident.core.http.errors import REQUEST_ID_KEY
-from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, RECEIVED_KEY, TRACES_KEY, InferenceNote
+from trident.core.http.errors import INFERENCE_KEY, REQUEST_ID_KEY
+from trident.core.http.front_end import PROBE_KEY, RECEIVED_KEY, TRACES_KEY, InferenceNote
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, Reply, send
 from trident.core.http.stream import UPGRADE_KEY, ModelStream
 from trident.core.inference.tensors import Buffer, size_of
 from trident.core.memo import Memo
 from trident.core.observability.access_log import LONGEST_LOGGED, log_access
+from trident.core.observability.refusals import note_refusal
 from trident.core.observability.switches import SWITCHES, TraceGate
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HALF_CLOSED_S: Final = 0.5
 # Enough of a request for its line in the access log.
 _SHOWN: Final = 2048
+_SERVER_ERROR: Final = 500
 
 
 class Http1Connection(Connection):
@@ -430,6 +432,9 @@ class Http1Connection(Connection):
 
     def _refuse(self, refusal: Refusal) -> None:
         log.info("%d to %s: %s", refusal.status, self._peer[0], refusal.message)
+        if refusal.status < _SERVER_ERROR:
+            method, path = _named(self._received)
+            note_refusal(f"{method} {path.partition('?')[0]}", "", refusal.status, refusal.message)
         answer = refusal.response()
         self._log_refusal(refusal, len(answer))
         try:
@@ -559,9 +564,14 @@ def log_answered(
 
 def log_refused(client: str, received: bytes, status: int, began_ns: int, sent: int) -> None:
     """Log a request that the worker itself refused. `received` is its beginning, which may be no HTTP at all."""
-    words = received.partition(b"\n")[0][:LONGEST_LOGGED].decode("latin-1").split(maxsplit=2)
-    method, path = (words[0], words[1]) if len(words) > 1 else ("-", "-")
+    method, path = _named(received)
     log_access(client, method, path, status, began_ns, {"sent_bytes": sent})
+
+
+def _named(received: bytes) -> tuple[str, str]:
+    """The method and the path of a request that may be no HTTP at all."""
+    words = received.partition(b"\n")[0][:LONGEST_LOGGED].decode("latin-1").split(maxsplit=2)
+    return (words[0], words[1]) if len(words) > 1 else ("-", "-")
 
 
 # --- the response to one request

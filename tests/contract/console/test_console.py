@@ -13,11 +13,13 @@ import random
 import shutil
 import subprocess
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import onnx
 import pytest
@@ -25,9 +27,11 @@ from onnx import TensorProto, helper
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.session import TRIDENT
 from tests.contract.servers.simple_model import good_document
 from tests.needed import program
 from tests.project import ROOT
+from tests.waiting import until
 from trident.app.version import VERSION
 
 pytestmark = [
@@ -53,6 +57,55 @@ def write_half(folder: Path) -> None:
     onnx.save(model, folder / "1" / "model.onnx")
 
 
+FORMS_CONFIG = f"""backend: "python"
+input [
+  {", ".join(f'{{ name: "V{size}" data_type: TYPE_FP32 dims: [ {size} ] }}' for size in range(1, 11))},
+  {{ name: "CHW" data_type: TYPE_FP32 dims: [ 3, 8, 8 ] }}, {{ name: "HWC" data_type: TYPE_FP32 dims: [ 8, 8, 3 ] }},
+  {{ name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }},
+  {{ name: "MAYBE" data_type: TYPE_FP32 dims: [ 2 ] optional: true }}
+]
+output [ {{ name: "GOT" data_type: TYPE_STRING dims: [ -1 ] }} ]
+"""
+FORMS_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        got = []
+        for tensor in request.inputs():
+            array = tensor.as_numpy()
+            text = f"{tensor.name()} {list(array.shape)}"
+            if tensor.name() in ("CHW", "HWC"):
+                channels = array if tensor.name() == "CHW" else np.moveaxis(array, 2, 0)
+                text += f" {channels.mean(axis=(1, 2)).round(1).tolist()}"
+            got.append(text)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("GOT", np.array(sorted(got), np.object_))])
+"""
+
+
+def write_forms(folder: Path) -> None:
+    """A model with inputs of many shapes, which answers with the shapes that it got, and with the mean colours."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(FORMS_CONFIG)
+    (folder / "1" / "model.py").write_text(FORMS_MODEL)
+
+
+def red_picture() -> bytes:
+    """A PNG of 16 times 16 pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return len(content).to_bytes(4) + kind + content + zlib.crc32(kind + content).to_bytes(4)
+
+    head = (16).to_bytes(4) * 2 + bytes([8, 2, 0, 0, 0])
+    rows = zlib.compress((b"\0" + bytes([255, 0, 0]) * 16) * 16)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
 @pytest.fixture(scope="module")
 def server(
     http_workers: str, shipped_models: Path, tmp_path_factory: pytest.TempPathFactory
@@ -62,6 +115,7 @@ def server(
     for name in ("stream_words", "classify_text", "preprocess", "text_classifier"):
         shutil.copytree(ROOT / "deploy/examples" / name, folder / "models" / name)
     write_half(folder / "models" / HALF)
+    write_forms(folder / "models" / "forms")
     (folder / "models" / HOSTILE / "1").mkdir(parents=True)
     (folder / "models" / HOSTILE / "1" / "model.onnx").write_text("no model")
     tokens = folder / "tokens"
@@ -229,6 +283,62 @@ def test_half_precision_is_typed_for_a_model_whose_name_needs_encoding(
     expect(page.locator("pre.code")).to_contain_text("import tritonclient.http")
 
 
+def test_inputs_of_all_shapes_are_sent(open_page: Callable[..., Page]) -> None:
+    page = open_page("/models/forms/try")
+    for layout in ("CHW", "HWC"):
+        red: Any = {"name": "red.png", "mimeType": "image/png", "buffer": red_picture()}
+        page.get_by_label(f"Picture for {layout}").set_input_files(red)
+    for size in range(1, 11):  # a vector is no picture, whatever its length
+        expect(page.get_by_label(f"Elements of V{size}", exact=True)).to_have_value(", ".join("1" * size))
+    page.get_by_label("Text of TEXT").fill("text")
+    page.get_by_role("button", name="Send the request").click()
+    got = [*[f"V{size} [{size}]" for size in range(1, 11)], "TEXT [1]"]
+    got += ["CHW [3, 8, 8] [1.0, 0.0, 0.0]", "HWC [8, 8, 3] [1.0, 0.0, 0.0]"]
+    expect(page.locator(".cell")).to_have_text(sorted(got))
+    page.get_by_label("Elements of MAYBE").fill("1 2")
+    page.get_by_role("button", name="Send the request").click()
+    expect(page.locator(".cell")).to_have_text(sorted([*got, "MAYBE [2]"]))
+
+
+REFUSED = (
+    ("400", "3 times", "simple", "POST /v2/models/simple/infer", "expected 2 inputs but got 0"),
+    ("404", "no_such_model", "POST /v2/models/no_such_model/infer", "is not found"),
+    ("404", "GET /no/such/path", "Not Found"),
+    ("401", "POST /v2/repository/models/simple/unload", "a bearer token is required"),
+    ("INVALID_ARGUMENT", "simple", "/inference.GRPCInferenceService/ModelInfer", "expected 2 inputs but got 0"),
+)
+
+
+def test_refused_requests_are_shown_and_counted(open_page: Callable[..., Page], server: ServerProcess) -> None:
+    for _ in range(3):
+        assert server.request("POST", "/v2/models/simple/infer", b'{"inputs": []}')[0] == 400
+    assert server.request("POST", "/v2/models/no_such_model/infer", b"{}")[0] == 404
+    assert server.request("GET", "/no/such/path?secret=1")[0] == 404
+    assert server.request("POST", "/v2/repository/models/simple/unload", b"{}")[0] == 401
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError):
+            infer(b"\x0a\x06simple", timeout=20)  # without inputs
+    page = open_page()
+    refused = page.get_by_role("region", name="Refused requests")
+    for texts in REFUSED:
+        row = refused.get_by_role("row")
+        for text in texts:
+            row = row.filter(has_text=text)
+        expect(row).to_have_count(1)
+    expect(refused).not_to_contain_text("secret")
+    page.goto(page.url.partition("#")[0] + "#/models/simple/requests")
+    expect(refused).to_contain_text("expected 2 inputs")
+    expect(refused).not_to_contain_text("no_such_model")
+    assert server.metric("trident_http_errors_total", 'model="simple"', 'route="/v2/models/<model>/infer"') >= 3
+    # gRPC's counts may be a quarter of a second behind.
+    until(lambda: server.metric("trident_grpc_errors_total", 'method="ModelInfer"', 'model="simple"') >= 1)
+    assert "no_such_model" not in server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    command = [TRIDENT, "status", f"http://{server.address}"]
+    said = subprocess.run(command, env={**os.environ, "TOKEN": TOKEN}, capture_output=True, text=True, check=False)
+    assert "refused in the last minute" in said.stdout.splitlines()[0]
+
+
 def test_a_picture_and_a_file_become_tensors(open_page: Callable[..., Page]) -> None:
     page = open_page("/models/digits/try")
     page.get_by_role("button", name="Image").click()
@@ -332,7 +442,6 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
     ensemble = page.get_by_role("row").filter(has=page.get_by_role("link", name="classify_text", exact=True))
     expect(ensemble.locator("td").nth(1)).to_have_text("\u2013")  # a dash: it is on no device of its own
     names = page.locator("table.models tbody th a")
-    expect(page.locator("tr.slowest")).to_have_count(1)
     page.get_by_role("button", name="Requests").focus()
     page.keyboard.press("Enter")
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Requests↓")

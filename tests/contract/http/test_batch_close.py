@@ -108,5 +108,5 @@ def test_a_full_queue_refuses_with_retry_after(server: ServerProcess) -> None:
         assert [connection.getresponse().status for connection in (first, second)] == [200, 200]
     lines = page(server)
     assert 'nv_inference_request_failure{model="limited",reason="REJECTED",version="1"} 1' in lines
-    route = 'method="POST",route="/v2/models/<model>/infer",status="503"'
+    route = 'method="POST",model="limited",route="/v2/models/<model>/infer",status="503"'
     assert [line for line in lines if line.startswith(f"trident_http_errors_total{{{route}}} ")]

@@ -72,17 +72,17 @@ def test_the_http_metrics_are_those_of_the_application() -> None:
 
 
 @pure_python_only
-def test_the_grpc_metric_is_that_of_the_calls() -> None:
-    (documented,) = (row for row in metric_rows() if row.name.startswith("trident_grpc_"))
+def test_the_grpc_metrics_are_those_of_the_calls() -> None:
+    documented = [row for row in metric_rows() if row.name.startswith("trident_grpc_")]
     method = Method("service", "Name", "", RefusedCall)
     # No call ends here, so no hub is needed.
     counts = ResponseCounts([method], deadlines=None)  # type: ignore[arg-type]
     method.ended[0] = 1
     counts.expire()
-    (family,) = counts.counter.collect()
-    found = (f"{family.name}_total", family.type, family.documentation)
-    assert found == (documented.name, documented.type, documented.meaning)
-    assert label_names(family) == documented.labels
+    counts.errors.labels("Name", "m", "NOT_FOUND").inc()
+    for family, row in zip(counts.collect(), documented, strict=True):
+        assert (f"{family.name}_total", family.type, family.documentation) == (row.name, row.type, row.meaning)
+        assert label_names(family) == row.labels
 
 
 # --- docs/vertex.md: its tables of variables, parameters and redirect targets agree with the code

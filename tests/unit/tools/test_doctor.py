@@ -329,6 +329,7 @@ def test_the_disks_of_logs_and_traces_have_room_and_can_be_written(tmp_path: Pat
 
 
 FAILING = {"phase": "failed", "loaded": 1, "total": 2, "failures": {"m": "no file"}}
+STUCK = {"name": "m", "version": "1", "long_execution": {"ns": 45 * 10**9, "pending_count": 0}}
 INDEX = [{"name": "m", "state": "UNAVAILABLE", "reason": "no file"}, {"name": "n"}]
 
 
@@ -338,6 +339,12 @@ INDEX = [{"name": "m", "state": "UNAVAILABLE", "reason": "no file"}, {"name": "n
         ({"v2": (0, None)}, "live", Severity.FAILED, "no answer: Connection refused"),
         ({"v2": (200, "a page of metrics")}, "protocol", Severity.FAILED, f"{URL}/v2 is not answered as Triton's"),
         ({"ready": (400, FAILING)}, "ready", Severity.FAILED, "failed; 1 of 2 models loaded; m: no file"),
+        (
+            {"stats": (200, {"model_stats": [STUCK]})},
+            "execution",
+            Severity.WARNING,
+            "m 1: an execution has run for 45 s",
+        ),
         ({"index": (200, INDEX)}, "m", Severity.WARNING, "UNAVAILABLE: no file"),
         ({"index": (401, None)}, "models", Severity.WARNING, "it is not open to callers without a token or a key"),
         (

@@ -47,7 +47,7 @@ class Server:
         if url.endswith("/index"):
             return self._answer(200 if self.index is not None else 401, self.index)
         if "/console/" in url:
-            return self._answer(200 if self.console else 404, {"rows": self.console})
+            return self._answer(200 if self.console else 404, {"rows": self.console, "refused": 9})
         if "/health/" in url:
             return self._answer(*self.ready)
         return self._answer(200, {"model_stats": self.models})
@@ -75,15 +75,27 @@ def test_status_has_means_since_the_start(capsys: pytest.CaptureFixture[str]) ->
     assert lines[1] == r"  broken 2: no\u001b[1m file"
 
 
-def test_a_server_with_a_console_tells_percentiles_of_the_last_minute(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_with_a_console_tells_of_the_last_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     server = Server(stats("quick", 10, 2, 1), stats("idle", 0, 0, 0))
-    server.console = [{"name": "quick", "version": 1, "p50_us": 1500.0, "p99_us": 9000.0}]
-    server.console.append({"name": "idle", "version": 1, "p50_us": 0.0, "p99_us": 0.0})
+    server.console = [{"name": "quick", "version": 1, "p50_us": 1500.0, "p99_us": 9000.0, "refused": 7}]
+    server.console.append({"name": "idle", "version": 1, "p50_us": 0.0, "p99_us": 0.0, "refused": 0})
     assert status([], server) == 0
-    heading, quick, idle = (line.split() for line in capsys.readouterr().out.splitlines()[-3:])
-    assert heading[-2:] == ["p50", "p99"]
-    assert quick[-5:-1] == ["1.50", "ms", "9.00", "ms"]
-    assert idle[-2:] == ["-", "-"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("0 failed since the start; 9 refused in the last minute")
+    heading, quick, idle = (line.split() for line in lines[-3:])
+    assert heading[-3:] == ["p50", "p99", "refused"]
+    assert quick[-6:-1] == ["1.50", "ms", "9.00", "ms", "7"]
+    assert idle[-3:] == ["-", "-", "0"]
+
+
+def test_an_execution_that_does_not_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server(stats("stuck", 1, 2, 1), stats("quick", 10, 2, 1))
+    server.models[0]["long_execution"] = {"ns": 45 * 10**9, "pending_count": 3}
+    assert status([], server) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line == "  stuck 1: an execution has run for 45 s; 3 requests wait behind it"
 
 
 def test_models_that_wait_for_a_request_are_a_number(capsys: pytest.CaptureFixture[str]) -> None:

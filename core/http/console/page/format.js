@@ -8,8 +8,15 @@ export function number(value) {
   return String(+value.toPrecision(value < 1 ? 2 : 3));
 }
 
-export function rate(value) {
-  return value && value < 0.005 ? "<0.01" : number(value);
+// What of the last minute: from one a second on as a rate. [number, unit]
+export function load(perSecond) {
+  if (perSecond >= 1) return [number(perSecond), "/s"];
+  return [number(Math.round(60 * perSecond)), "in the last minute"];
+}
+
+export function age(seconds) {
+  if (seconds >= 7200) return `${Math.floor(seconds / 3600)} h`;
+  return seconds >= 120 ? `${Math.floor(seconds / 60)} min` : `${Math.floor(seconds)} s`;
 }
 
 // [number, unit]

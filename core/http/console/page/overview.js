@@ -2,16 +2,17 @@
 
 import { html, useState, useRef } from "./vendor/preact.js";
 import { get } from "./api.js";
-import { duration, bytes, number, percent, rate } from "./format.js";
-import { usePoll, Loading, Failure, Empty, State, Quantity, Sparkline, Past, perSecond } from "./parts.js";
+import { duration, bytes, load, number, percent } from "./format.js";
+import { usePoll, longExecution, Loading, Failure, Empty, Card, State, Quantity, Sparkline, Past, perSecond } from "./parts.js";
+import { CallIt, Failed, Refused } from "./troubles.js";
 
-const PAGE = 50, SPAN = 900, STEP = 15;
+const PAGE = 50, SPAN = 900, STEP = 15, FEW = 6;
 const COLUMNS = [
   ["name", "Model"], ["state", "State"], ["device", "Device", "", "wide-only"],
-  ["requests_per_s", "Requests", "per second"], [null, "15 minutes"],
+  ["requests_per_s", "Requests", "per second, or in the last minute"], [null, "15 minutes"],
   ["p50_us", "p50"], ["p95_us", "p95", "", "wide-only"], ["p99_us", "p99"],
   ["queue_share", "Queue", "share of the time", "wide-only"], ["batch_size", "Batch", "mean", "wide-only"],
-  ["memory_bytes", "Memory", "of its processes and on GPUs", "wide-only"], ["failures", "Failed", "last minute"],
+  ["memory_bytes", "Memory", "of its processes and on GPUs", "wide-only"], ["refused", "Refused", "last minute", "wide-only"], ["failures", "Failed", "last minute"],
 ];
 const TEXTS = ["name", "state", "device"];
 
@@ -57,8 +58,20 @@ export function Overview({ server }) {
             aria-sort=${sort === column ? "ascending" : sort === `${column}-down` ? "descending" : undefined}>
           ${column ? html`<button class="sort" onClick=${() => choose(column)} title=${unit}>${title}<span aria-hidden="true" class="arrow">${sort === column ? "↑" : sort === `${column}-down` ? "↓" : ""}</span></button>` : title}
         </th>`)}</tr></thead>
-      <tbody>${data.rows.map((row) => html`<${Row} key=${row.id} row=${row} isSlowest=${row.id === data.slowest && data.rows.filter((each) => each.p99_us).length > 1} slowest=${slowest} past=${past.current} now=${data.now} />`)}</tbody>
-    </table></div>`}`;
+      <tbody>${data.rows.map((row) => html`<${Row} key=${row.id} row=${row} isSlowest=${row.id === data.slowest} slowest=${slowest} past=${past.current} now=${data.now} />`)}</tbody>
+    </table></div>`}
+    <${Below} data=${data} />`;
+}
+
+// With few models there is room for how to call one; what went wrong comes with any number.
+function Below({ data }) {
+  const { data: troubles } = usePoll(() => get("troubles"), [], 2000);
+  const isFew = data.total <= FEW, called = data.rows.find((row) => row.state === "READY");
+  if (!troubles || !(isFew || troubles.refused.length || troubles.failed.length)) return null;
+  return html`<div class="below">
+    ${isFew && called && html`<${CallIt} name=${called.name} />`}
+    ${(isFew || !!troubles.refused.length) && html`<${Card} title="Refused" note="the last requests that could not be right, or that their caller may not send"><${Refused} rows=${troubles.refused} model=${true} empty="No request was refused." /><//>`}
+    ${(isFew || !!troubles.failed.length) && html`<${Card} title="Failed" note="the last of the last hour"><${Failed} rows=${troubles.failed} model=${true} empty="No request has failed." /><//>`}</div>`;
 }
 
 function Row({ row, isSlowest, slowest, past, now }) {
@@ -69,10 +82,10 @@ function Row({ row, isSlowest, slowest, past, now }) {
   return html`<tr class=${isSlowest ? "slowest" : ""}>
     <th scope="row"><a href=${`#/models/${encodeURIComponent(row.name)}`}>${row.name}</a>${row.version != null && html`<span class="version"> ${row.version}</span>`}
       ${isSlowest && html` <span class="tag">slowest</span>`}
-      ${row.reason && html`<div class="reason clamp" title=${row.reason}>${row.reason}</div>`}</th>
-    <td><${State} state=${row.state} /></td>
+      ${row.reason && row.state === "READY" && html`<div class="reason clamp" title=${row.reason}>${row.reason}</div>`}</th>
+    <td><${State} state=${row.state} running=${row.running_s} /></td>
     <td class="wide-only">${row.device ? row.device.toUpperCase() : html`<span class="muted">–</span>`}</td>
-    <td class="num">${isIdle ? html`<span class="muted">–</span>` : html`<${Quantity} value=${rate(row.requests_per_s)} unit="/s" />`}</td>
+    <td class="num">${isIdle ? html`<span class="muted">–</span>` : html`<${Quantity} value=${load(row.requests_per_s)[0]} unit=${row.requests_per_s < 1 ? "/min" : "/s"} />`}</td>
     <td><${Sparkline} values=${values} label=${`Requests per second of ${row.name} in the last 15 minutes, at most ${number(Math.max(...values))}`} /></td>
     <td class="num">${time(row.p50_us)}</td>
     <td class="num wide-only">${time(row.p95_us)}</td>
@@ -80,24 +93,27 @@ function Row({ row, isSlowest, slowest, past, now }) {
     <td class="num wide-only">${isIdle ? html`<span class="muted">–</span>` : html`<${Quantity} value=${percent(row.queue_share)} unit="%" />`}</td>
     <td class="num wide-only">${row.batch_size ? number(row.batch_size) : html`<span class="muted">–</span>`}</td>
     <td class="num wide-only">${row.memory_bytes ? html`<${Quantity} value=${memory[0]} unit=${memory[1]} />` : html`<span class="muted">–</span>`}</td>
+    <td class="num wide-only">${row.refused ? number(row.refused) : html`<span class="muted">0</span>`}</td>
     <td class=${`num${row.failures ? " wrong" : ""}`}>${row.failures ? number(row.failures) : html`<span class="muted">0</span>`}</td>
   </tr>`;
 }
 
 function Summary({ data, server }) {
   const { states } = data;
-  const failed = Object.entries(server.failures || {});
+  const failed = data.unloadable, [requests, unit] = load(data.requests_per_s);
   const loading = server.phase === "loading" || server.phase === "starting";
   return html`<div class="tiles">
       <div class="tile"><span>Models ready</span><strong>${number(states.READY || 0)}<small> of ${number(data.total)}</small></strong></div>
-      <div class="tile"><span>Requests</span><strong>${rate(data.requests_per_s)}<small> /s</small></strong></div>
+      <div class="tile"><span>Requests</span><strong>${requests}<small> ${unit}</small></strong></div>
       <div class="tile"><span>Waiting</span><strong>${number(data.queued)}<small> requests</small></strong></div>
+      <div class=${`tile${data.refused ? " warm" : ""}`}><span>Refused, last minute</span><strong>${number(data.refused)}<small> requests</small></strong></div>
       <div class=${`tile${data.failures ? " bad" : ""}`}><span>Failed, last minute</span><strong>${number(data.failures)}<small> requests</small></strong></div>
     </div>
     ${loading && html`<div class="banner busy" role="status">Loading ${server.model || "models"}: ${server.loaded} of ${server.total}.
       <progress max=${server.total || 1} value=${server.loaded} aria-label="Loaded models"></progress></div>`}
+    ${data.running.map((row) => html`<div class="banner" role="alert" key=${row.id}><a href=${`#/models/${encodeURIComponent(row.name)}`}>${row.name}</a> ${row.version}: ${longExecution(row)}</div>`)}
     ${!!failed.length && html`<div class="banner bad" role="alert"><strong>${failed.length === 1 ? "A model" : `${failed.length} models`} could not be loaded.</strong>
-      <ul>${failed.slice(0, 5).map(([name, reason]) => html`<li key=${name}><a href=${`#/models/${encodeURIComponent(name)}`}>${name}</a> <span class="muted">${reason}</span></li>`)}</ul></div>`}`;
+      <ul>${failed.map((row) => html`<li key=${row.id}><a href=${`#/models/${encodeURIComponent(row.name)}`}>${row.name}</a> <span class="muted">${row.reason}</span>${row.hint && html` <span>${row.hint}</span>`}</li>`)}</ul></div>`}`;
 }
 
 export const Pages = ({ offset, total, onMove }) => total > PAGE && html`<div class="pages" role="group" aria-label="Pages">

@@ -1,6 +1,7 @@
 // What all views share: hooks that ask the server, states of waiting and failing, small pieces of the page.
 
 import { html, useState, useEffect, useRef, useLayoutEffect } from "./vendor/preact.js";
+import { age, number } from "./format.js";
 
 // The answer of `question`, asked again every `ms` while the page is looked at; `deps` begin anew.
 export function usePoll(question, deps, ms = 1000) {
@@ -48,7 +49,13 @@ export const Card = ({ title, note, children, wide, tools }) => html`
 
 const STATES = { READY: "good", LOADING: "busy", UNLOADING: "busy", UNAVAILABLE: "bad" };
 
-export const State = ({ state }) => html`<span class=${`pill ${STATES[state] || ""}`}>${(state || "not loaded").toLowerCase()}</span>`;
+// `running`: for how many seconds an execution has run, if that is long.
+export const State = ({ state, running }) => (running
+  ? html`<span class="pill busy" title=${`An execution has run for ${age(running)}.`}>executing ${age(running)}</span>`
+  : html`<span class=${`pill ${STATES[state] || ""}`}>${(state || "not loaded").toLowerCase()}</span>`);
+
+// What is known of an execution that does not end.
+export const longExecution = (row) => `An execution has run for ${age(row.running_s)}${row.queued ? `, and ${row.queued === 1 ? "one request waits" : `${number(row.queued)} requests wait`} behind it` : ""}. The log names its instance and its requests.`;
 
 // A number and its unit, apart, so that columns line up.
 export const Quantity = ({ value, unit }) => html`<span class="quantity">${value}${unit && html`<span class="unit"> ${unit}</span>`}</span>`;
@@ -119,9 +126,9 @@ export class Past {
     }
   }
 
-  // The last `span` seconds before `now`, in steps of `step` seconds: one array for each of `columns`.
+  // The last `span` seconds before `now`, in whole steps of `step` seconds: one array for each of `columns`.
   columns(id, now, span, step, columns) {
-    const points = this.versions.get(id) || new Map(), end = Math.floor(now), begin = end - span;
+    const points = this.versions.get(id) || new Map(), end = step * Math.floor(now / step), begin = end - span;
     for (const second of points.keys()) if (second < end - 1000) points.delete(second);
     const seconds = [], made = columns.map(() => []);
     for (let at = begin + step; at <= end; at += step) {

@@ -26,7 +26,13 @@ function note(entries) {
   changes.length = Math.min(changes.length, MOST_CHANGES);
 }
 
-export function Repository() {
+// Why the server takes no changes, by its mode of control.
+const CLOSED = {
+  none: "It loads models at its start only. To load and unload them here, start it with --model-control-mode=explicit --load-model=*.",
+  poll: "It follows the files of its repository, and loads and unloads models by itself. To do that here, start it with --model-control-mode=explicit --load-model=*.",
+};
+
+export function Repository({ server }) {
   const [search, setSearch] = useState("");
   const [shown, setShown] = useState(PAGE);
   const [busy, setBusy] = useState({});
@@ -48,8 +54,10 @@ export function Repository() {
   const models = new Map();
   for (const entry of data) models.set(entry.name, [...(models.get(entry.name) || []), entry]);
   const matching = [...models].filter(([name]) => name.toLowerCase().includes(search.toLowerCase()));
+  const closed = CLOSED[server?.control_mode];
   return html`
     <div class="title"><h1>Repository</h1><span class="muted">${models.size} models</span></div>
+    ${closed && html`<div class="banner" role="status">This server takes no changes. ${closed}</div>`}
     ${told && html`<div class=${`banner${told.error ? " bad" : " good"}`} role="alert">${told.text} ${told.error?.hint && html`<span class="muted">${told.error.hint}</span>`}</div>`}
     <div class="filters"><input type="search" placeholder="Find a model" aria-label="Find a model" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
     ${!matching.length ? html`<${Empty} title=${models.size ? "No model matches" : "The repository is empty"}>${models.size ? "Try fewer letters." : "A model is a folder with a numbered folder for each version."}<//>` : html`
@@ -59,8 +67,8 @@ export function Repository() {
         <td>${entries.map((each) => html`<span class="stack" key=${each.version}>${each.version && html`<span class="version">${each.version} </span>`}<${State} state=${each.state} /></span>`)}</td>
         <td class="reason">${entries.map((each) => each.reason).filter(Boolean).join("; ")}</td>
         <td class="num actions">
-          <button class="small" disabled=${busy[name]} onClick=${() => act("load", name)}>${busy[name] === "load" ? "Loading…" : entries.some((each) => each.state === "READY") ? "Reload" : "Load"}<span class="only-read"> ${name}</span></button>
-          <button class="small" disabled=${busy[name] || !entries.some((each) => each.state === "READY")} onClick=${() => act("unload", name)}>Unload<span class="only-read"> ${name}</span></button></td></tr>`)}</tbody></table></div>
+          <button class="small" disabled=${!!closed || busy[name]} title=${closed} onClick=${() => act("load", name)}>${busy[name] === "load" ? "Loading…" : entries.some((each) => each.state === "READY") ? "Reload" : "Load"}<span class="only-read"> ${name}</span></button>
+          <button class="small" disabled=${!!closed || busy[name] || !entries.some((each) => each.state === "READY")} title=${closed} onClick=${() => act("unload", name)}>Unload<span class="only-read"> ${name}</span></button></td></tr>`)}</tbody></table></div>
     ${!!changes.length && html`<${Card} title="What has changed" note="since the page was opened" wide><table class="settings"><tbody>${changes.map((each, i) => html`<tr key=${changes.length - i}>
       <td>${each.at.toLocaleTimeString("en-GB")}</td><th scope="row">${each.name} ${each.version}</th><td>${each.text ? html`<${State} state=${each.text} />` : html`<span class="muted">gone</span>`}</td><td class="reason">${each.reason}</td></tr>`)}</tbody></table><//>`}
     ${matching.length > shown && html`<p class="center"><button onClick=${() => setShown(shown + PAGE)}>Show ${Math.min(PAGE, matching.length - shown)} more</button></p>`}`}`;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -207,6 +208,14 @@ def test_responses_of_senders_are_told_by_their_index() -> None:
             "cancel": {"count": 1, "ns": 2},
         },
     }
+
+
+def test_an_execution_is_shown_while_it_takes_long(item: dict[str, object]) -> None:
+    assert "long_execution" not in item  # Triton has no such field
+    for seconds, shown in ((9, None), (10, {"ns": 10 * 10**9, "pending_count": 3})):
+        counted = replace(COUNTED, oldest_execution_ns=seconds * 10**9, pending=3)
+        (told,) = model_statistics_json([VersionStatistics(name="m", version=7, statistics=counted)])["model_stats"]
+        assert told.get("long_execution") == shown
 
 
 def test_buckets_are_shown_with_the_sizes_that_the_model_pads_to(item: dict[str, object]) -> None:
