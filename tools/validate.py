@@ -49,6 +49,7 @@ from trident.core.repository.opener import SourceOpener
 from trident.core.repository.repository import ModelDirectory, scan_repository, select_versions, version_directories
 from trident.core.repository.sources import Fetched, Source, SourceFile
 from trident.tools.options import CACHE_OPTIONS, CloudCache, read_cloud_cache, read_values
+from trident.tools.pickles import scan_pickles
 from trident.tools.trial import first_instance
 
 _log = logging.getLogger("trident.validate")
@@ -344,7 +345,12 @@ class RepositoryCheck:
 
     def warnings(self, directory: ModelDirectory) -> Sequence[Problem]:
         """The warnings of the model in `directory`, which was checked last; one that concerns several versions once."""
-        return [*self._warnings, *warnings_of(directory, config_name=self._options.config_name)]
+        pickles = [
+            Problem(str(each.path), each.found, "it runs when it is read: load it only if you trust its author")
+            for each in scan_pickles(directory.path)
+            if each.is_dangerous
+        ]
+        return [*self._warnings, *warnings_of(directory, config_name=self._options.config_name), *pickles]
 
     def together(self) -> Mapping[str, Sequence[Problem]]:
         """The problems of ensembles with the models of their steps, by ensemble."""

@@ -30,6 +30,7 @@ from trident.core.repository.config import read_config
 from trident.core.repository.layout_hints import EXPORTS
 from trident.core.repository.layouts import FolderShape, can_be_model, folder_shape
 from trident.core.repository.repository import CONFIG_FILE, ModelDirectory, is_passed_over
+from trident.tools.pickles import scan_pickles
 
 MODELS = Path(__file__).parent / "stub"
 _ORIGINAL = Path(__file__).parent / "original.py"
@@ -470,8 +471,11 @@ def _is_pickle(path: Path) -> bool:
 
 
 def check_trust(path: Path, options: Options, why: str) -> None:
-    """Raise InvalidRequest unless the source is trusted."""
-    if not options.trust_pickle:
+    """Raise InvalidRequest unless the source is trusted. Of a trusted one, print what its pickles call."""
+    if options.trust_pickle:
+        for each in scan_pickles(path):
+            print(f"{'warning: ' if each.is_dangerous else ''}{each.path.name}: {each.found}", flush=True)
+    else:
         raise InvalidRequest(
             f"{path.name} {why}: who wrote it decides what runs here, with your rights",
             hint="if you trust its author, --trust-pickle runs it in a process of its own",
