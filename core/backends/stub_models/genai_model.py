@@ -23,11 +23,14 @@ from trident_stub import server
 from trident_stub.model import ModelFailed
 
 _MOST_STOPS = 16
+# Characters of a grammar: the library compiles it while others wait.
+_MOST_GUIDANCE = 1 << 16
 _MOST_CANDIDATES = 20
 # The options that are read, and those that change no answer.
 _KNOWN = {
     *("max_tokens", "max_completion_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed", "adapter"),
     *("stop", "stop_token_ids", "include_stop_str_in_output", "logprobs", "stream"),
+    *("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
 }
 # What the library cannot do, with the values that ask for nothing.
@@ -39,7 +42,6 @@ _UNSUPPORTED = {
     "logit_bias": {},
     "echo": False,
     "suffix": "",
-    "response_format": {"type": "text"},
     "ignore_eos": False,
     "min_tokens": 0,
     "skip_special_tokens": True,
@@ -62,6 +64,7 @@ class TritonPythonModel:
         except RuntimeError as error:
             raise ModelFailed(f"ONNX Runtime GenAI {og.__version__} cannot load the folder: {error}") from error
         eos = settings["model"].get("eos_token_id", [])
+        self._model = model
         self._numbers = count(1)
         self._search = settings.get("search", {})
         self._context = settings["model"]["context_length"]
@@ -146,6 +149,10 @@ class TritonPythonModel:
         if adapter and adapter not in self._decoder.adapter_names:
             known = ", ".join(self._decoder.adapter_names) or "none"
             raise ValueError(f"there is no adapter '{adapter}': the model has {known}")
+        guidance = asked.guidance()
+        if guidance and (reason := self._reason_against(guidance)):
+            raise ValueError(f"the text cannot be guided: {reason}")
+        is_alone = bool(guidance) or (seed is not None and samples)
         return Options(
             do_sample=samples,
             temperature=temperature or search.get("temperature", 1.0),
@@ -154,8 +161,25 @@ class TritonPythonModel:
             repetition_penalty=asked.number("repetition_penalty", 0.01, 100) or search.get("repetition_penalty", 1.0),
             adapter=adapter,
             seed=None if seed is None or not samples else seed % 2**31,
-            number=0 if seed is None or not samples else next(self._numbers),
+            number=next(self._numbers) if is_alone else 0,
+            guidance=guidance,
         )
+
+    def _reason_against(self, guidance):
+        """Return why the library cannot follow `guidance`, "" if it can."""
+        if not self._refusal(("regex", "(")):  # builds without guidance follow nothing in silence
+            return f"this build of ONNX Runtime GenAI {og.__version__} has no guidance"
+        return self._refusal(guidance)
+
+    def _refusal(self, guidance):
+        parameters = og.GeneratorParams(self._model)
+        parameters.set_search_options(max_length=2, batch_size=1)
+        try:
+            parameters.set_guidance(*guidance)
+            og.Generator(self._model, parameters)
+        except (RuntimeError, AttributeError) as error:
+            return str(error)
+        return ""
 
     def _count(self, sequence):
         for counter, tokens in zip(self._counters, (sequence.prompt_size, sequence.generated)):
@@ -246,6 +270,21 @@ class Asked:
             raise ValueError(f"'{name}' is {value!r}: it must be a list of token ids below {most}")
         return frozenset(value)
 
+    def guidance(self):
+        """The kind and the text of a grammar that the answer follows, as the library takes them; () for any answer."""
+        asked = [(name, kind, value) for name in _GUIDED for kind, value in _guides(name, self._values.get(name))]
+        if len(asked) > 1:
+            raise ValueError(f"'{asked[0][0]}' and '{asked[1][0]}' both guide the text: send one")
+        for name, kind, value in asked:
+            try:
+                text = _GRAMMARS[kind][1](value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"'{name}' cannot be read: {error}") from None
+            if len(text) > _MOST_GUIDANCE:
+                raise ValueError(f"'{name}' makes a grammar of more than {_MOST_GUIDANCE} characters: shorten it")
+            return _GRAMMARS[kind][0], text
+        return ()
+
     def stops(self):
         value = self._values.get("stop")
         stops = [value] if isinstance(value, str) else value or []
@@ -254,12 +293,66 @@ class Asked:
         return [each for each in stops if each]
 
 
+_GUIDED = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+
+def _guides(name, value):
+    """The kinds of guidance in the option `name`, as vLLM calls them, each with its value."""
+    if value is None:
+        return []
+    if name.startswith("guided_"):
+        return [(name[len("guided_") :], value)]
+    if not isinstance(value, dict):
+        raise ValueError(f"'{name}' is {value!r}: it must be an object")
+    if name == "response_format":
+        kind, schema = value.get("type"), value.get("json_schema")
+        if kind not in ("text", "json_object", "json_schema"):
+            raise ValueError(f"'response_format' has the type {kind!r}: it may be text, json_object or json_schema")
+        if kind == "json_schema":
+            return [("json", schema.get("schema", True) if isinstance(schema, dict) else None)]
+        value = {"json_object": kind == "json_object"}
+    found = [(kind, each) for kind, each in value.items() if each is not None and each is not False]
+    for kind, _ in found:
+        if kind not in _GRAMMARS:
+            raise ValueError(f"'{name}' has '{kind}', which is not supported: it may have {', '.join(_GRAMMARS)}")
+    return found
+
+
+def _schema_text(value):
+    schema = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(schema, (dict, bool)):
+        raise ValueError("it must be a JSON schema")
+    return json.dumps(schema)
+
+
+def _choices_text(value):
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+        raise ValueError("it must be a list of texts")
+    return "start: " + " | ".join(json.dumps(each, ensure_ascii=False) for each in value)
+
+
+def _grammar_text(value):
+    if not isinstance(value, str) or not value:
+        raise ValueError("it must be a text")
+    return value
+
+
+# The library's name of each kind of guidance, and what makes its text.
+_GRAMMARS = {
+    "json": ("json_schema", _schema_text),
+    "json_object": ("json_schema", lambda value: '{"type": "object"}'),
+    "regex": ("regex", _grammar_text),
+    "choice": ("lark_grammar", _choices_text),
+    "grammar": ("lark_grammar", _grammar_text),
+}
+
+
 def _asked(request):
     """Return the options of the request: its parameters, and over them `sampling_parameters`."""
     values = json.loads(request.parameters())
-    for name in ("stop", "stop_token_ids"):  # a parameter cannot be a list, but be one of JSON
+    for name in ("stop", "stop_token_ids", *_GUIDED):  # a parameter cannot be a list or an object, but be one of JSON
         value = values.get(name)
-        if isinstance(value, str) and value.startswith("["):
+        if isinstance(value, str) and value.startswith(("[", "{")) and name not in ("guided_regex", "guided_grammar"):
             with suppress(ValueError):
                 values[name] = json.loads(value)
     text = _text(request, "sampling_parameters")
@@ -350,7 +443,8 @@ _LEAST_LOGPROB = -9999.0
 class Options(NamedTuple):
     """Options by which tokens are chosen. Sequences with equal ones can be decoded together.
 
-    `seed` is None for any; `number` keeps sequences with a seed apart, so that others do not change their answers.
+    `seed` is None for any; `number` keeps sequences with a seed or `guidance` apart, so that others do not change their
+    answers. `guidance` is the kind and text of a grammar, or ().
     """
 
     do_sample: bool
@@ -361,6 +455,7 @@ class Options(NamedTuple):
     adapter: str
     seed: int | None
     number: int
+    guidance: tuple[()] | tuple[str, str] = ()
 
     def search(self):
         """As the library's search options."""
@@ -443,8 +538,11 @@ class Sequence:
 
     @property
     def is_behind(self):
-        """True if the client has taken so little that nothing should be generated for it now."""
-        return self._unsent_tokens >= _MOST_UNSENT and self.answer.is_full()
+        """True if the client has taken so little that nothing should be generated for it now.
+
+        Where there is guidance never: a grammar cannot be gone on with in another batch.
+        """
+        return self._unsent_tokens >= _MOST_UNSENT and not self.options.guidance and self.answer.is_full()
 
     def note_place(self, logits, token):
         """Note how likely `token` was, which is chosen by `logits`, and which ones were the likeliest."""
@@ -535,6 +633,8 @@ class Batch:
         parameters = og.GeneratorParams(model)
         parameters.set_search_options(max_length=self.length, batch_size=len(sequences), **options.search())
         begin = time.monotonic()
+        if options.guidance:
+            parameters.set_guidance(*options.guidance)
         self._generator = og.Generator(model, parameters)
         if options.adapter:
             self._generator.set_active_adapter(adapters, options.adapter)

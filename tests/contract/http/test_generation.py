@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -189,9 +190,24 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
                 ("ignore_eos", True),
                 ("min_tokens", 3),
                 ("logit_bias", {"5": 1}),
-                ("guided_json", {"type": "object"}),
-                ("structured_outputs", {"regex": "a"}),
-                ("response_format", {"type": "json_object"}),
+            )
+        ),
+        *(
+            ({"prompt": " one", "extra_body": {name: value}}, message)
+            for name, value, message in (
+                ("guided_regex", "(", "the text cannot be guided: Error creating grammar"),
+                ("guided_regex", 5, "'guided_regex' cannot be read: it must be a text"),
+                ("guided_json", "{", "'guided_json' cannot be read"),
+                ("guided_choice", [], "'guided_choice' cannot be read: it must be a list of texts"),
+                ("guided_grammar", "a" * 70000, "a grammar of more than 65536 characters"),
+                ("structured_outputs", {"structural_tag": "a"}, "'structural_tag', which is not supported"),
+                ("structured_outputs", {"regex": "a", "choice": ["b"]}, "both guide the text: send one"),
+                ("response_format", {"type": "yaml"}, "'response_format' has the type 'yaml'"),
+                (
+                    "response_format",
+                    {"type": "json_schema"},
+                    "'response_format' cannot be read: it must be a JSON schema",
+                ),
             )
         ),
         ({"prompt": " one", "extra_body": {"stop_token_ids": [5000]}}, "must be a list of token ids below 296"),
@@ -201,6 +217,36 @@ def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, A
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="counter", **arguments)
     assert message in caught.value.body["message"]
+
+
+NUMBER = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"], "additionalProperties": False}
+DATE = '"date" is \\ "é"\n'
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBER}}}, '{"a":7}'),
+        ({"guided_json": json.dumps(NUMBER)}, '{"a":7}'),
+        ({"structured_outputs": {"json": NUMBER}}, '{"a":7}'),
+        ({"guided_regex": " nine( ten){2}"}, " nine ten ten"),
+        ({"guided_choice": [DATE]}, DATE),
+        ({"guided_grammar": 'start: " six" tail\ntail: " two"'}, " six two"),
+        ({"response_format": {"type": "text"}, "max_tokens": 2}, " two three"),
+    ],
+)
+def test_a_text_follows_a_grammar(client: Any, options: dict[str, Any], expected: str, streams: bool) -> None:
+    found = client.completions.create(model="counter", prompt=" one", extra_body=options, stream=streams)
+    texts = [choice.text for chunk in found for choice in chunk.choices] if streams else [found.choices[0].text]
+    assert "".join(texts) == expected
+
+
+def test_a_text_is_an_object(client: Any) -> None:
+    found = client.completions.create(
+        model="counter", prompt=" one", max_tokens=5, extra_body={"response_format": {"type": "json_object"}}
+    )
+    assert found.choices[0].text.startswith("{")
 
 
 def test_disconnect_ends_generation(client: Any) -> None:
