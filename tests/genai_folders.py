@@ -21,7 +21,7 @@ from trident.core.inference.tensors import Array
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 END, PAD = "<end>", "<pad>"
-TEMPLATE = "{{ bos_token }}{% for m in messages %} {{ m.content }}{% endfor %}"
+TEMPLATE = "{{ bos_token }}{% for m in messages %} {{ m.content }}{% endfor %}{% if tools %}<tool_call>{% endif %}"
 HEADS, HEAD_SIZE = 2, 16
 
 

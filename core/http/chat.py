@@ -49,11 +49,6 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
         raise InvalidRequest("'messages' must be a list of objects with 'role' and 'content'")
     messages = [_message(message, at) for at, message in enumerate(given)]
     tools, documents = _objects(body, "tools"), _objects(body, "documents")
-    if body.get("tool_choice") not in (None, "auto", "none"):
-        raise InvalidRequest(
-            f"'tool_choice' is {orjson.dumps(body['tool_choice']).decode()}, and no call can be enforced",
-            hint="send auto or none; what the model writes is answered as text",
-        )
     more = body.get("chat_template_kwargs")
     if more is not None and not isinstance(more, dict):
         raise InvalidRequest("'chat_template_kwargs' must be an object")
@@ -61,7 +56,8 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
     begins = _flag(body, "add_generation_prompt", not continues)
     if continues and begins:
         raise InvalidRequest("'continue_final_message' and 'add_generation_prompt' are not possible together")
-    source = _chosen(model, parameters, body, bool(tools))
+    _flag(body, "parallel_tool_calls", True)
+    source = chosen_template(model, parameters, body)
     values: dict[str, Any] = {name: parameters[name] for name in _TOKENS if name in parameters}
     values |= {
         "messages": messages,
@@ -82,8 +78,8 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
     return _until_continued(model, text) if continues else text
 
 
-def _chosen(model: str, parameters: Mapping[str, str], body: Mapping[str, Any], has_tools: bool) -> str:
-    """The template that the request names, that for tools if there are any, or the only one."""
+def chosen_template(model: str, parameters: Mapping[str, str], body: Mapping[str, Any]) -> str:
+    """The template that the request names, that for tools if there are any, or the only one. Raises InvalidRequest."""
     named = body.get(_TEMPLATE)
     if named is not None:
         if f"{_TEMPLATE}.{named}" not in parameters:
@@ -92,7 +88,7 @@ def _chosen(model: str, parameters: Mapping[str, str], body: Mapping[str, Any], 
                 f"'{_TEMPLATE}' names no template of model '{model}'", hint=f"it has: {', '.join(names) or 'none'}"
             )
         return parameters[f"{_TEMPLATE}.{named}"]
-    if has_tools and f"{_TEMPLATE}.tool_use" in parameters:
+    if body.get("tools") and f"{_TEMPLATE}.tool_use" in parameters:
         return parameters[f"{_TEMPLATE}.tool_use"]
     return parameters.get(_TEMPLATE) or _PLAIN_TEMPLATE
 

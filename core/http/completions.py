@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from trident.core.config.platforms import GENAI
 from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
@@ -25,7 +26,7 @@ from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.bridge import ResponseStreams
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.http.chat import MEMBERS as CHAT_MEMBERS
-from trident.core.http.chat import chat_prompt
+from trident.core.http.chat import chat_prompt, chosen_template
 from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
 from trident.core.http.errors import (
     DOCUMENTED,
@@ -39,6 +40,7 @@ from trident.core.http.errors import (
 from trident.core.http.front_end import HttpFrontEnd, InferenceNote
 from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
 from trident.core.http.text_routes import openai_error_object, pipeline_at_the_root, read_object, ready_models
+from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, Buffer, bytes_array
@@ -89,14 +91,22 @@ class _Form(NamedTuple):
         *,
         is_chunk: bool,
         is_first: bool = False,
+        calls: Sequence[dict[str, Any]] = (),
+        has_calls: bool = False,
     ) -> dict[str, Any]:
-        """A choice, or what a chunk adds to it. Clients join the deltas, so that only the first one has the role."""
+        """A choice, or what a chunk adds to it. Clients join the deltas, so that only the first one has the role.
+
+        A choice that `has_calls`, here or before, may have no content.
+        """
         content: dict[str, Any] = {"text": text}
         if self.is_chat and is_chunk:
             role = {"role": "assistant"} if is_first else {}
-            content = {"delta": {**role, "content": text}}
+            said = {} if has_calls and not text else {"content": text}
+            content = {"delta": {**role, **said, **({"tool_calls": calls} if calls else {})}}
         elif self.is_chat:
-            content = {"message": {"role": "assistant", "content": text}}
+            whole = [{name: value for name, value in call.items() if name != "index"} for call in calls]
+            made_calls = {"tool_calls": whole} if calls else {}
+            content = {"message": {"role": "assistant", "content": (text or None) if has_calls else text, **made_calls}}
         made = logprobs and (logprobs.of_chat() if self.is_chat else logprobs.of_completion())
         return {"index": index, **content, "logprobs": made, "finish_reason": finish}
 
@@ -152,14 +162,37 @@ class _Logprobs:
 class _Account:
     """The text and likelihoods of one choice so far."""
 
-    def __init__(self, output: str, logprobs: int | None) -> None:
-        """`output` has the text; `logprobs` is how many candidates the client wants at each place, None for nothing."""
+    def __init__(self, output: str, logprobs: int | None, tools: Tools | None = None) -> None:
+        """`output` has the text; `logprobs` is how many candidates the client wants at each place, None for nothing.
+
+        `tools` are those whose calls are taken out of the text.
+        """
+        self._tools = tools
+        self._calls = tools and Calls(tools)
         self._output = output
         self._most = logprobs
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.size = 0
         self.finish_reason = "stop"
+
+    @property
+    def has_calls(self) -> bool:
+        return self._calls is not None and self._calls.count > 0
+
+    def said(self, text: str, is_end: bool) -> tuple[str, list[dict[str, Any]]]:
+        """The content and the calls of tools that are certain with `text`, the next piece, or the last one."""
+        if self._calls is None:
+            return text, []
+        content, calls = self._calls.add(text)
+        if is_end:
+            more, last = self._calls.end()
+            content, calls = content + more, [*calls, *last]
+            # As OpenAI has it: a call that the request names ends as a text does.
+            is_named = self._tools is not None and self._tools.form is CallForm.ARGUMENTS
+            if self.has_calls and self.finish_reason == "stop" and not is_named:
+                self.finish_reason = "tool_calls"
+        return content, calls
 
     def begin_logprobs(self) -> _Logprobs | None:
         """Those of the text that comes."""
@@ -344,10 +377,18 @@ def _completed(
     front_end: HttpFrontEnd, environ: Environ, form: _Form, model: ServedModel, body: Mapping[str, Any]
 ) -> Reply:
     name = model.spec.name
-    prompts = [_prompt_of_chat(front_end, name, body)] if form.is_chat else _prompts(body)
+    tools: Tools | None = None
+    prompts: Sequence[str | list[int]]
+    if form.is_chat:
+        prompt, tools = _prompt_of_chat(front_end, model.spec, body)
+        prompts = [prompt]
+        if tools is not None and tools.guide is not None:
+            body = {**body, "guided_json": tools.guide}
+    else:
+        prompts = _prompts(body)
     n = _choices_of_each(body, prompts)
     logprobs = _logprobs(body) if "logprobs" in model.spec.outputs else None
-    accounts = [_Account(_text_output(model.spec), logprobs) for _ in range(n * len(prompts))]
+    accounts = [_Account(_text_output(model.spec), logprobs, tools) for _ in range(n * len(prompts))]
     requests = [_request(model.spec, prompt, _with_seed(body, at)) for prompt in prompts for at in range(n)]
     for request in requests:
         complete(front_end, environ, request)
@@ -361,10 +402,14 @@ def _completed(
         reply = Reply(200, [("Content-Type", EVENT_STREAM), UNBUFFERED], chunks)
     else:
         found = _whole(front_end, environ, model, requests, accounts)
-        choices = [
-            form.choice(index, text, account.finish_reason, logprobs, is_chunk=False)
-            for index, (account, (text, logprobs)) in enumerate(zip(accounts, found, strict=True))
-        ]
+        choices = []
+        for index, (account, (text, places)) in enumerate(zip(accounts, found, strict=True)):
+            said, calls = account.said(text, is_end=True)
+            choices.append(
+                form.choice(
+                    index, said, account.finish_reason, places, is_chunk=False, calls=calls, has_calls=bool(calls)
+                )
+            )
         reply = json_reply({**head, "object": form.whole, "choices": choices, "usage": _usage(accounts, n)})
     add_load(front_end, environ, reply.headers, name)
     return reply
@@ -480,18 +525,39 @@ class _Chunks:
         if response.error is not None:
             raise response.error
         account, events = self._accounts[index], b""
-        if response.outputs:
-            logprobs = account.begin_logprobs()
-            text = account.add(response, logprobs)
-            events = self._choice(index, text, None, logprobs)
+        logprobs = account.begin_logprobs() if response.outputs else None
+        text = account.add(response, logprobs) if response.outputs else ""
+        said, calls = account.said(text, response.final)
+        if said or calls or (response.outputs and (logprobs is not None or said == text)):
+            events = self._choice(index, said, None, logprobs, calls)
         if response.final:
             events += self._choice(index, "", account.finish_reason, None)
         return events
 
-    def _choice(self, index: int, text: str, finish: str | None, logprobs: _Logprobs | None) -> bytes:
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        finish: str | None,
+        logprobs: _Logprobs | None,
+        calls: Sequence[dict[str, Any]] = (),
+    ) -> bytes:
         is_first = index not in self._first_sent
         self._first_sent.add(index)
-        return self._event([self._form.choice(index, text, finish, logprobs, is_chunk=True, is_first=is_first)])
+        return self._event(
+            [
+                self._form.choice(
+                    index,
+                    text,
+                    finish,
+                    logprobs,
+                    is_chunk=True,
+                    is_first=is_first,
+                    calls=calls,
+                    has_calls=self._accounts[index].has_calls,
+                )
+            ]
+        )
 
     def _event(self, choices: list[dict[str, Any]], **members: Any) -> bytes:
         return event(orjson.dumps({**self._head, "object": self._form.chunk, "choices": choices, **members}))
@@ -626,7 +692,8 @@ def _prompts(body: Mapping[str, Any]) -> list[str | list[int]]:
     return prompts
 
 
-def _prompt_of_chat(front_end: HttpFrontEnd, name: str, body: Mapping[str, Any]) -> str:
-    config = front_end.bridge.run(front_end.engine.model_config(name).parse)
+def _prompt_of_chat(front_end: HttpFrontEnd, spec: ModelSpec, body: Mapping[str, Any]) -> tuple[str, Tools | None]:
+    config = front_end.bridge.run(front_end.engine.model_config(spec.name).parse)
     parameters = {key: value.string_value for key, value in config.parameters.items()}
-    return str(front_end.bridge.run(chat_prompt, name, parameters, body))
+    prompt = str(front_end.bridge.run(chat_prompt, spec.name, parameters, body))
+    return prompt, tools_of(body, chosen_template(spec.name, parameters, body), can_guide=spec.backend == GENAI)

@@ -242,6 +242,30 @@ def test_a_text_follows_a_grammar(client: Any, options: dict[str, Any], expected
     assert "".join(texts) == expected
 
 
+LOOK = {"type": "object", "properties": {"at": {"enum": [7]}}, "required": ["at"], "additionalProperties": False}
+LOOKS = [{"type": "function", "function": {"name": "look", "parameters": LOOK}}]
+CALL = r'Well\.\n<tool_call>\{"name": "look", "arguments": \{"at": 7\}\}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "reason"),
+    [
+        ({"tool_choice": "required", "parallel_tool_calls": False}, None, "tool_calls"),
+        ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, None, "stop"),
+        ({"extra_body": {"guided_regex": CALL}}, "Well.", "tool_calls"),
+    ],
+)
+def test_a_model_calls_tools(client: Any, arguments: dict[str, Any], content: str | None, reason: str) -> None:
+    chat = {"model": "endless", "messages": [{"role": "user", "content": "one"}], "tools": LOOKS, **arguments}
+    whole = client.chat.completions.create(**chat).choices[0]
+    with client.chat.completions.stream(**chat) as stream:
+        joined = stream.get_final_completion().choices[0]
+    for choice in (whole, joined):
+        (call,) = choice.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("look", {"at": 7})
+        assert (choice.message.content, choice.message.role, choice.finish_reason) == (content, "assistant", reason)
+
+
 def test_a_text_is_an_object(client: Any) -> None:
     found = client.completions.create(
         model="counter", prompt=" one", max_tokens=5, extra_body={"response_format": {"type": "json_object"}}

@@ -37,7 +37,7 @@ def test_the_prompt_is_that_of_transformers(name: str) -> None:
         ({"messages": []}, "'messages' must be a list"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "has a part that is not text"),
         ({"tools": {"type": "function"}}, "'tools' must be a list of objects"),
-        ({"tool_choice": "required"}, "no call can be enforced"),
+        ({"parallel_tool_calls": 1}, "'parallel_tool_calls' must be true or false"),
         ({"chat_template": "rag"}, "names no template of model 'm'"),
         ({"chat_template_kwargs": []}, "'chat_template_kwargs' must be an object"),
         ({"add_generation_prompt": "yes"}, "'add_generation_prompt' must be true or false"),

@@ -1,0 +1,104 @@
+"""Calls of tools are taken out of a text, whatever its pieces are; requests say which calls there may be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trident.core.errors import InvalidRequest
+from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of
+
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("look", "go")]
+LOOK = '{"name": "look", "arguments": {"at": "}; <é>"}}'
+GO = '{"name": "go", "parameters": {}}'
+RUN = '<tool_call>{"name": "run", "arguments": {}}</tool_call> b'
+LOOKED, GONE = ("look", {"at": "}; <é>"}), ("go", {})
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize(
+    ("form", "text", "content", "calls"),
+    [
+        (CallForm.HERMES, f"<tool_call>\n{LOOK}\n</tool_call>", "", [LOOKED]),
+        (
+            CallForm.HERMES, f"I see. \n<tool_call>{GO}</tool_call>\n<tool_call>\n{LOOK}</tool_call>\n", "I see.",
+            [GONE, LOOKED],
+        ),
+        (CallForm.HERMES, f"<tool_call>{LOOK}", "", [LOOKED]),
+        (CallForm.HERMES, f"a <tool_call>{LOOK[:-2]}", f"a <tool_call>{LOOK[:-2]}", []),
+        (CallForm.HERMES, "1 < 2 <tool> ", "1 < 2 <tool> ", []),
+        (CallForm.HERMES, RUN, RUN, []),
+        (CallForm.LLAMA, f"<|python_tag|>{GO}", "", [GONE]),
+        (CallForm.LLAMA, f" {LOOK}; {GO}", "", [LOOKED, GONE]),
+        (CallForm.LLAMA, '{"a": 1}', '{"a": 1}', []),
+        (CallForm.LLAMA, "<| no {", "<| no {", []),
+        (CallForm.MISTRAL, f"[TOOL_CALLS] [{LOOK}, {GO}]", "", [LOOKED, GONE]),
+        (CallForm.MISTRAL, f"[{GO}]", "", [GONE]),
+        (CallForm.MISTRAL, "[1] says so", "[1] says so", []),
+        (CallForm.MISTRAL, "", "", []),
+        (CallForm.LIST, f"[{GO}]", "", [GONE]),
+        (CallForm.LIST, f"[{GO}", f"[{GO}", []),
+        (CallForm.ARGUMENTS, '{"at": 1', "", [("look", '{"at": 1')]),
+    ],
+)  # fmt: skip
+def test_calls_are_taken_out_of_a_text(
+    form: CallForm, text: str, content: str, calls: list[tuple[str, Any]], size: int
+) -> None:
+    taker = Calls(Tools(form, ("look", "go"), True, None))
+    pieces = [taker.add(text[at : at + size]) for at in range(0, len(text), size)] + [taker.end()]
+    found = [call for _, each in pieces for call in each]
+    assert "".join(piece for piece, _ in pieces) == content
+    assert [call["function"]["name"] for call in found] == [name for name, _ in calls]
+    for at, (call, (_, arguments)) in enumerate(zip(found, calls, strict=True)):
+        given = call["function"]["arguments"]
+        assert call["index"] == at
+        assert given == arguments if isinstance(arguments, str) else json.loads(given) == arguments
+    assert len({call["id"] for call in found}) == len(found)
+
+
+def test_one_call_is_taken_where_the_request_wants_no_more() -> None:
+    body = {"tools": TOOLS, "parallel_tool_calls": False}
+    tools = tools_of(body, "{% if tools %}<tool_call>{% endif %}", can_guide=False)
+    assert tools is not None
+    content, calls = Calls(tools).add(f"<tool_call>{GO}</tool_call>" * 2)
+    assert (content, len(calls)) == ("", 1)
+    forced = tools_of({**body, "tool_choice": "required"}, "", can_guide=True)
+    assert forced is not None
+    assert (forced.guide or {})["maxItems"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "template"),
+    [
+        ({"tools": TOOLS}, "{{ messages }}"),
+        ({}, "<tool_call>"),
+        ({"tools": TOOLS, "tool_choice": "none"}, "<tool_call>"),
+    ],
+)
+def test_calls_stay_text(body: dict[str, Any], template: str) -> None:
+    assert tools_of(body, template, can_guide=True) is None
+
+
+def test_definitions_are_at_the_root_of_the_schema() -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}, *TOOLS[1:]]
+    found = tools_of({"tools": tools, "tool_choice": "required"}, "", can_guide=True)
+    assert found is not None
+    assert (found.guide or {})["$defs"] == schema["$defs"]
+
+
+@pytest.mark.parametrize(
+    ("members", "can_guide", "message"),
+    [
+        ({"tool_choice": "required"}, True, "there are no 'tools'"),
+        ({"tools": TOOLS, "tool_choice": "required"}, False, "this model cannot be made to call"),
+        ({"tools": TOOLS, "tool_choice": "any"}, True, "'tool_choice' is \"any\", which names none of the tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "a"}}}, True, "none of the tools"),
+        ({"tools": [{"function": {"name": "a", "parameters": [1]}}], "tool_choice": "required"}, True, "tool 'a' must"),
+    ],
+)  # fmt: skip
+def test_choices_that_cannot_be_honoured_are_refused(members: dict[str, Any], can_guide: bool, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        tools_of(members, "", can_guide)
