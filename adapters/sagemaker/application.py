@@ -6,7 +6,7 @@ Source: docs/spec/sagemaker.md, all sections; docs/architecture.md section 3 poi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -29,7 +29,6 @@ from trident.adapters.sagemaker.invocations import (
     BINARY,
     TARGET_MODEL,
     ResponseTypes,
-    Session,
     environ_key,
     invoke,
     session_of,
@@ -165,19 +164,32 @@ def ping(mode: PingMode, application: V2Application, environ: Environ) -> Reply:
 
 def _invocations(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
     model = endpoint.default_model()
+
+    def answer() -> Reply:
+        generate = _GENERATES.get(endpoint.settings.inference_type)
+        if generate is not None:
+            return generate(application, environ, model, read_identity(application, environ), LATEST)
+        return invoke(application, environ, model, endpoint.response_types)
+
+    return _in_session(endpoint, environ, model, answer)
+
+
+def _in_session(
+    endpoint: SageMakerEndpoint, environ: Environ, model: ServedModel, answer: Callable[[], Reply]
+) -> Reply:
+    """The reply of `answer` with what it says of its session, if it has one, unless the model says so itself."""
     session = session_of(environ, model.spec, endpoint.settings)
-    generate = _GENERATES.get(endpoint.settings.inference_type)
-    if generate is not None:
-        reply = generate(application, environ, model, read_identity(application, environ), LATEST)
-    else:
-        reply = invoke(application, environ, model, endpoint.response_types)
-    return reply if session is None else _in_session(reply, session)
-
-
-def _in_session(reply: Reply, session: Session) -> Reply:
-    """`reply` with what it says of its session, unless the model says so itself."""
-    own = {name for name, _ in reply.headers}
-    reply.headers += [header for header in session.headers() if header[0] not in own]
+    if session is None:
+        return answer()
+    reply = None
+    try:
+        reply = answer()
+    finally:
+        if reply is None or reply.status >= HTTPStatus.BAD_REQUEST:
+            session.give_up(model)
+    if reply.status < HTTPStatus.BAD_REQUEST:
+        own = {name for name, _ in reply.headers}
+        reply.headers += [header for header in session.headers() if header[0] not in own]
     return reply
 
 
@@ -191,9 +203,9 @@ def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, envir
     name = unquote(model)
     with endpoint.loaded_models().invocation(name, archive):
         served = application.engine.model(name)
-        session = session_of(environ, served.spec, endpoint.settings)
-        reply = invoke(application, environ, served, endpoint.response_types)
-        return reply if session is None else _in_session(reply, session)
+        return _in_session(
+            endpoint, environ, served, lambda: invoke(application, environ, served, endpoint.response_types)
+        )
 
 
 def _shown(route: Route) -> str:

@@ -45,6 +45,7 @@ from trident.core.http.payloads.inference import (
 )
 from trident.core.http.reply import Environ, Headers, Reply
 from trident.core.http.text_routes import hugging_face
+from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.tensors import BYTES
 
@@ -276,7 +277,7 @@ _NUMBER_BITS = 63
 class Session:
     """One request of a session. Not thread-safe."""
 
-    __slots__ = ("_expires_s", "_id", "_is_closed", "_is_new", "_is_text", "_number", "_starts")
+    __slots__ = ("_expires_s", "_first", "_id", "_is_closed", "_is_new", "_is_text", "_number", "_starts")
 
     def __init__(self, number: int, expires_s: int, *, is_new: bool, is_text: bool) -> None:
         self._number = number
@@ -285,6 +286,7 @@ class Session:
         self._is_new = self._starts = is_new
         self._is_text = is_text
         self._is_closed = False
+        self._first: InferenceRequest | None = None
 
     def join(self, request: InferenceRequest, *, ends: bool) -> None:
         """Make `request` the next one of the sequence; a body of lines has several.
@@ -302,9 +304,25 @@ class Session:
                 hint="close it with the parameter sequence_end of the last line",
             )
         request.correlation_id = self._id if self._is_text else self._number
-        request.sequence_start = self._starts or request.sequence_start
+        if self._starts:
+            request.sequence_start = True
+            self._first = request
         request.sequence_end = self._is_closed = ends or request.sequence_end
         self._starts = False
+
+    def give_up(self, model: ServedModel) -> None:
+        """The answer is an error. One that would have opened the session does not name it, so nobody can close it:
+        without this it would have a slot of the model until it was idle for long enough.
+
+        A sequence ends with a request that is cancelled before it runs, and with its END.
+        """
+        if self._first is None:
+            return
+        end = self._first.with_inputs(self._first.inputs, model_version=self._first.model_version, id="")
+        end.sequence_start, end.sequence_end = False, True
+        pending = PendingRequest(end, lambda response: None)
+        pending.submit_to(model)
+        pending.cancel()
 
     def headers(self) -> Headers:
         """The headers of an answer that opens or closes the session."""

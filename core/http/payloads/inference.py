@@ -402,8 +402,13 @@ def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm 
 
 
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:
-    """The requests of the payload, each a copy of `pattern` with inputs: the first has its START, the last its END."""
+    """The requests of the payload, each a copy of `pattern` with inputs: the first has its START, the last its END.
+
+    `pattern` gets the inputs of the first: who ends its sequence for it needs valid ones.
+    """
     parts = split_instances(payload, spec)
+    if parts:
+        pattern.inputs = parts[0]
     for index, inputs in enumerate(parts, 1):
         request = pattern.with_inputs(inputs, model_version=pattern.model_version, id=pattern.id)
         request.sequence_start = pattern.sequence_start and index == 1

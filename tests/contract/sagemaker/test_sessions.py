@@ -38,6 +38,11 @@ from trident.tools.emulators.sagemaker.invocation import RESPONSE_HEADERS
 LIMIT_S = 60.0
 BOTH_SHAPES = pytest.mark.shapes("one-process", "front-ends")
 CSV = "text/csv"
+# A sequence may be idle for ten minutes.
+ONE_SLOT = """
+max_batch_size: 8 instance_group { count: 1 kind: KIND_CPU }
+sequence_batching { max_sequence_idle_microseconds: 600000000 oldest { max_candidate_sequences: 1 } }
+"""
 
 Call = Callable[..., TestResponse]
 
@@ -67,6 +72,7 @@ class Platform:
 def write_repository(folder: Path) -> None:
     onnx_models.write_version(onnx_models.identity("FP32", [3]), folder, "single", identity_config("FP32", [3], 0))
     shutil.copytree(ROOT / "deploy" / "examples" / "running_mean", folder / "running_mean")
+    onnx_models.write_version(onnx_models.picky(), folder, "one_slot", ONE_SLOT)
 
 
 @contextmanager
@@ -144,6 +150,17 @@ def test_session_is_a_sequence_from_its_opening_to_its_closing(platform: Platfor
     assert NEW_SESSION_ID not in last.headers
     assert caller("1\n", session).status_code == 400
     assert caller("50\n", other).data == b"75.0\n"
+
+
+@BOTH_SHAPES
+def test_an_opening_that_fails_leaves_no_session(platform: Platform) -> None:
+    caller = Caller(platform.calls(default_model="one_slot"))
+    for values in ("99\n", "1\n99\n"):
+        failed = caller(values, "NEW_SESSION")
+        assert (failed.status_code, NEW_SESSION_ID in failed.headers) == (500, False)
+    _, session = caller.opened("1\n")
+    assert caller("99\n", session).status_code == 500  # which its client may try again
+    assert caller("1\n", session, "sequence_end=true").status_code == 200
 
 
 @pytest.mark.parametrize(
