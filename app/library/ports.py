@@ -94,6 +94,7 @@ class _ThreadSite(Site):
 
     def __init__(self, settings: ServerSettings, engine: InferenceEngine, credentials: Credentials) -> None:
         self._bridges: list[GeventBridge] = []
+        self._release_memory = engine.release_memory
         engine.make_mailbox = mailbox_here
         applications = Applications(settings, engine, self._make_bridge, tokens=credentials.tokens)
         self.applications = applications.by_port()
@@ -103,6 +104,9 @@ class _ThreadSite(Site):
     def _make_bridge(self, threads: int) -> GeventBridge:
         self._bridges.append(make_hub_bridge(threads))
         return self._bridges[-1]
+
+    def release_memory(self) -> None:
+        self._release_memory()
 
     def end_threads(self) -> None:
         """End the threads of the bridges. Blocks."""

@@ -255,6 +255,9 @@ class InProcessSite(Site):
     def failure(self) -> str | None:
         return self._started.failure
 
+    def release_memory(self) -> None:
+        self._engine.release_memory()
+
     def start(self) -> None:
         self._watch_start()
         self._credentials.watch()

@@ -132,7 +132,7 @@ class EngineProcess:
             metrics_log.start()
         restore = partial(self._restore, engine, server, restorations)
         threading.Thread(target=restore, name="trident-restore", daemon=True).start()
-        self._wait(server)
+        self._wait(engine, server)
         engine.begin_exit()
         server.push_state()
         if metrics_log is not None:
@@ -144,8 +144,12 @@ class EngineProcess:
             return EXIT_FAILED if self._is_fatal else EXIT_NOT_DRAINED
         return 0 if drained else EXIT_NOT_DRAINED
 
-    def _wait(self, server: EngineServer) -> None:
-        trim = IdleTrim(server.release_memory)
+    def _wait(self, engine: InferenceEngine, server: EngineServer) -> None:
+        def release_memory() -> None:
+            server.release_memory()
+            engine.release_memory()
+
+        trim = IdleTrim(release_memory)
         while True:
             with suppress(Empty):
                 self._stop.get(timeout=_TICK_S)

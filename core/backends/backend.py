@@ -191,6 +191,15 @@ class ShrinkableModel(BackendModel, Protocol):
 
 
 @runtime_checkable
+class SharingModel(BackendModel, Protocol):
+    """A version that shares memory with processes."""
+
+    def release_memory(self) -> None:
+        """Return to the system what no request uses of it. Any thread; does not block."""
+        ...
+
+
+@runtime_checkable
 class TriedModel(BackendModel, Protocol):
     """A version whose framework tries batches.
 

@@ -10,7 +10,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance, ShrinkableModel, StartingModel
+from trident.core.backends.backend import (
+    BackendInstance,
+    BackendModel,
+    EndableInstance,
+    SharingModel,
+    ShrinkableModel,
+    StartingModel,
+)
 from trident.core.borders import guarded
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.placement import Placement
@@ -174,6 +181,12 @@ class ModelVersion:
             _log.error("Model '%s' version %d is not ready: %s", self.name, self.version, error.message)
             return False
         return True
+
+    def release_memory(self) -> None:
+        """Return to the system the memory that it shares with processes and no request uses."""
+        model = self._model
+        if isinstance(model, SharingModel):
+            model.release_memory()
 
     def processes(self) -> list[ModelProcessMetrics]:
         model = self._model

@@ -341,6 +341,11 @@ class PythonModel:
             for instance in self._instances
         ]
 
+    def release_memory(self) -> None:
+        """See SharingModel."""
+        for instance in self._instances:
+            instance.release_memory()
+
     def retain(self, devices: Iterable[str]) -> None:
         """Nothing is shared between the instances of a device: forget those that were closed."""
         with self._lock:
@@ -479,6 +484,11 @@ class PythonInstance:
     def process_id(self) -> int:
         process = self._process
         return 0 if process is None else process.id
+
+    def release_memory(self) -> None:
+        process = self._process
+        if process is not None:
+            process.release_memory()
 
     def check_ready(self) -> None:
         """Ask the model's `is_ready`. Raises ServerError with the reason if the instance is not ready. Blocks."""

@@ -29,6 +29,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     CANCEL,
     CREDIT,
     FAILED,
+    RECLAIM,
     RELEASE,
     RELEASED,
     RESPONSE,
@@ -392,6 +393,13 @@ class StubChannel:
             if self._open:
                 self._open.pop(self._first + index, None)
         return found
+
+    def release_memory(self) -> None:
+        """Return to the system the memory that neither process uses. Does not block. Any thread."""
+        if self.lost is None:
+            self._flush()  # tells the stub what it may free
+            self.send(frame(RECLAIM, 0))
+            self._memory.reclaim()
 
     def stop(self) -> None:
         """Ask the stub to finalize its model and to end. Does not wait."""

@@ -452,6 +452,10 @@ class ModelProcess:
         except (OSError, ValueError, IndexError):
             return 0
 
+    def release_memory(self) -> None:
+        """Return to the system the memory that it and the server do not use."""
+        self._channel.release_memory()
+
     def check_ready(self) -> None:
         """Ask the model whether it is ready. Blocks. Raises ModelNotReady with the reason."""
         self._readiness.ask()

@@ -17,6 +17,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.session import resident_kb
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -63,6 +64,28 @@ def test_coroutines_of_a_decoupled_model_overlap(server: ServerProcess) -> None:
         # The first request may arrive after the second one.
         until(is_ended_by_another_one, "no execution ended the first one")
         assert waiting.result() == []
+
+
+@pytest.mark.shapes("one-process", "front-ends")
+def test_memory_that_is_shared_with_an_idle_model_is_given_back(http_workers: str, tmp_path: Path) -> None:
+    size, count = 16 << 20, 6
+    values = np.arange(size, dtype=np.int64).astype(np.int8)
+    with ServerProcess(MODELS, tmp_path / "log", "--model-control-mode=explicit", "--load-model=mirror") as server:
+        before = resident_kb(server.process, "RssShmem")
+
+        def is_mirrored(_: int) -> bool:
+            with triton_http.InferenceServerClient(server.address, network_timeout=60) as client:
+                answer = client.infer("mirror", [tensor("IN", values, "INT8")])
+                return bool((answer.as_numpy("OUT") == values).all())
+
+        with ThreadPoolExecutor(count) as threads:
+            assert all(threads.map(is_mirrored, range(count)))
+        # The model may still refer to the input of its last request.
+        until(
+            lambda: resident_kb(server.process, "RssShmem") - before < 3 * size >> 10,
+            lambda: f"{resident_kb(server.process, 'RssShmem') - before} KB",
+        )
+        assert is_mirrored(0)
 
 
 def ask(client: Any, how: str, model: str, value: float = 3, asker: str = "bls") -> Any:

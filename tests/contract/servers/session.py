@@ -37,11 +37,11 @@ def session_members(session: int) -> list[int]:
     return members
 
 
-def resident_kb(leader: subprocess.Popen[bytes]) -> int:
-    """The resident memory of all processes of the leader's session."""
+def resident_kb(leader: subprocess.Popen[bytes], field: str = "VmRSS") -> int:
+    """The resident memory of all processes of the leader's session, or a part of it."""
     total = 0
     for member in session_members(leader.pid):
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{member}/status").read_text())
+        found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{member}/status").read_text())
         total += int(found[1]) if found else 0
     return total
 

@@ -44,6 +44,7 @@ from .wire import (
     INFER,
     LATER,
     LOG,
+    RECLAIM,
     RELEASE,
     RELEASED,
     REPLY,
@@ -253,6 +254,8 @@ class Channel:
             for kind, flags, _, number, content in self._frames.receive(self._sock, socket.MSG_DONTWAIT):
                 if kind == RELEASE:
                     self.memory.released(content, number)
+                elif kind == RECLAIM:
+                    self.memory.reclaim()
                 else:
                     self._on_frame[kind](flags, number, content)
         except BlockingIOError:

@@ -10,7 +10,7 @@
     RELEASE   offsets of responses                  RELEASED  offsets of requests
     STOP      finalize the model, and end           DROP      no more replies to this INFER are wanted
                                                     TAKEN     the model took a reply to this INFER
-                                                    LOG       JSON: a line of the model's log
+    RECLAIM   return free memory to the system      LOG       JSON: a line of the model's log
 
 Each frame names what it belongs to, and its reader checks that. Its number is that of the batch, the request, the CALL
 or the INFER; in RELEASE and RELEASED how many offsets it has; in the others 0. Numbers begin at 1, grow, and are never
@@ -66,9 +66,9 @@ if TYPE_CHECKING or __package__ != "trident_stub":  # in the server
 else:
     from .frames import LARGE, LARGEST, PADDING, BadFrame, frame
 
-START, EXECUTE, CANCEL, CREDIT, ANSWER, REPLY, RELEASE, STOP = range(1, 9)
+START, EXECUTE, CANCEL, CREDIT, ANSWER, REPLY, RELEASE, STOP, RECLAIM = range(1, 10)
 STARTED, RESULT, RESPONSE, WATCH, CALL, INFER, RELEASED, DROP, TAKEN, LOG = range(16, 26)
-TO_STUB = frozenset((START, EXECUTE, CANCEL, CREDIT, ANSWER, REPLY, RELEASE, STOP))
+TO_STUB = frozenset((START, EXECUTE, CANCEL, CREDIT, ANSWER, REPLY, RELEASE, STOP, RECLAIM))
 TO_SERVER = frozenset((STARTED, RESULT, RESPONSE, WATCH, CALL, INFER, RELEASED, DROP, TAKEN, LOG))
 
 # Of a record, and FAILED of a frame too. LATER: the request is answered by its sender. AGAIN: the model gave it back.
