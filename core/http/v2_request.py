@@ -214,7 +214,7 @@ def _read_inputs(document: dict[str, Any], tail: memoryview | None, spec: ModelS
 def _route_hint(document: dict[str, Any], spec: ModelSpec) -> str:
     """What to do with a document that is no v2 request. That of a list is empty."""
     other = "" if document and "instances" not in document else _INSTANCES.format(spec.name)
-    return f"{other}GET /v2/models/{spec.name}/request shows a request"
+    return f"{other}GET /v2/models/{spec.name}/request?form=curl shows a request"
 
 
 def _input_hint(item: Any, spec: ModelSpec) -> str:

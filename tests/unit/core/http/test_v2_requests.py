@@ -153,7 +153,7 @@ def in_region(**parameters: Any) -> dict[str, Any]:
 
 
 FORM = '{"name":"IN","datatype":"INT32","shape":[1,2],"data":[...]}'
-SHOWN = "GET /v2/models/m/request shows a request"
+SHOWN = "GET /v2/models/m/request?form=curl shows a request"
 INSTANCES = 'POST /v1/models/m:predict takes {"instances":[...]}; for this route ' + SHOWN
 
 
