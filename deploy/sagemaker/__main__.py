@@ -169,6 +169,8 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sy
     argparse raises SystemExit with 2 for a malformed command line.
     """
     given = parser().parse_args(arguments)
+    if given.endpoint_url and "://" not in given.endpoint_url:
+        given.endpoint_url = f"http://{given.endpoint_url}"
     act = _ACTIONS[given.action][0]
     try:
         check_name(given.name)

@@ -69,6 +69,8 @@ class Vertex:
     ) -> None:
         self.place = f"projects/{options.project}/locations/{options.location}"
         self.address: str = options.api_endpoint.rstrip("/") or f"https://{options.location}-aiplatform.googleapis.com"
+        if "://" not in self.address:  # that of an emulator has a port
+            self.address = f"{'http' if ':' in self.address else 'https'}://{self.address}"
         self.now = now
         self.is_dry = is_dry
         self.failures = 0

@@ -118,7 +118,12 @@ def test_openai_clients_chat_with_an_inference_component(tmp_path: Path) -> None
         for token in ("any", bearer_token(identity, "us-east-1", lasts_s=-1)):
             with client(token) as stranger, pytest.raises(openai.PermissionDeniedError):
                 stranger.chat.completions.create(model="", messages=chat)
-        smoke = ("smoke", "any", "--chat=3", f"--endpoint-url={emulator.client.meta.endpoint_url}")
+        smoke = (
+            "smoke",
+            "any",
+            "--chat=3",
+            f"--endpoint-url={emulator.client.meta.endpoint_url.removeprefix('http://')}",
+        )
         result = run(*smoke, "--component=model")
         assert (result.status, result.out.partition(",")[0]) == (0, "chat: '012'"), result.errors
         assert '"code":"validation_error"' in run(*smoke).errors  # the endpoint has components

@@ -29,7 +29,7 @@ def command(action: str, *arguments: str, address: str = "http://127.0.0.1:9") -
     """Run `action` with the server at `address` in place of Google; without one no call is answered."""
     out, errors = io.StringIO(), io.StringIO()
     waits: list[float] = []
-    words = [action, *WHERE, f"--api-endpoint={address}", *arguments]
+    words = [action, *WHERE, f"--api-endpoint={address.removeprefix('http://')}", *arguments]
     status = run(words, out, errors, now=lambda: NOW, sleep=waits.append)
     return Finished(status, out.getvalue(), errors.getvalue(), waits)
 
