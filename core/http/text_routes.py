@@ -28,7 +28,7 @@ from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.frontend.dataplane import one_response
 from trident.core.http.body import too_large
 from trident.core.http.dataplane import off_hub, read_body, run, run_many
-from trident.core.http.errors import HttpError, RouteNotFound, extra_headers, log_error, message_of
+from trident.core.http.errors import HttpError, RouteNotFound, error_document, extra_headers, log_error
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT as TEXT_PLAIN
 from trident.core.http.reply import Environ, Reply, json_reply, text_reply
@@ -688,8 +688,9 @@ def openai_error_object(front_end: HttpFrontEnd, environ: Environ, error: Server
     status = _status(front_end, error)
     log_error(error, status, environ)
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    message = message_of(error, front_end.options.error_hints)
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    told = error_document(error, front_end.options.error_hints)
+    hint = {"hint": told["hint"]} if "hint" in told else {}
+    return {"error": {"message": told["error"], "type": kind, "param": None, "code": None, **hint}}
 
 
 def _status(front_end: HttpFrontEnd, error: ServerError) -> int:

@@ -135,6 +135,11 @@ def test_openai_gets_errors_in_its_form(client: Any, arguments: dict[str, Any], 
     assert message in caught.value.body["message"]
 
 
+def test_openai_gets_the_hint_beside_the_message(client: Any) -> None:
+    with pytest.raises(openai.NotFoundError, match="did you mean 'embedder'"):  # the text has the whole body
+        client.embeddings.create(model="embeder", input="cat")
+
+
 def test_documents_are_ranked(server: ServerProcess) -> None:
     texts = ["anna", "dog in paris", "cat"]
     logits = [(mean_of("who", text) @ head_of(1)).item() for text in texts]
