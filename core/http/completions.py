@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,31 +113,51 @@ class _Form(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A token that could come at one place of the text. The likeliest one has rank 1."""
+    """A token that could come at one place of the text, and its bytes. The likeliest one has rank 1."""
 
     token: str
+    content: bytes
     logprob: float
     rank: int
 
     def member(self) -> dict[str, Any]:
-        return {"token": self.token, "logprob": self.logprob, "bytes": list(self.token.encode())}
+        return {"token": self.token, "logprob": self.logprob, "bytes": list(self.content)}
+
+    @property
+    def name(self) -> str:
+        """The token by itself; a part of a character is named by its bytes, as OpenAI's completions do it."""
+        if self.token.encode() == self.content:
+            return self.token
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.content)
+
+
+class _Offsets:
+    """Counts the characters of tokens, of which one may have a part of a character."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._count = 0
+
+    def next(self, token: bytes) -> int:
+        """The characters that were complete before `token`."""
+        before = self._count
+        self._count += len(self._decoder.decode(token))
+        return before
 
 
 class _Logprobs:
     """The tokens of a text with their likelihoods, and the `most` likeliest ones at each place."""
 
-    def __init__(self, most: int, at: int) -> None:
-        """The text begins `at` characters after the beginning of the answer."""
+    def __init__(self, most: int, offsets: _Offsets) -> None:
+        """`offsets` counts from the beginning of the answer."""
         self._most = most
-        self._at = at
+        self._offsets = offsets
         self._places: list[list[_Candidate]] = []
 
     def add(self, text: bytes) -> None:
         """Add the JSON of a vLLM model: an object of candidates for each place, that of the text first."""
         for place in filter(None, orjson.loads(text) or ()):
-            self._places.append(
-                [_Candidate(each["decoded_token"] or "", each["logprob"], each["rank"] or 0) for each in place.values()]
-            )
+            self._places.append([_candidate(each) for each in place.values()])
 
     def of_chat(self) -> dict[str, Any]:
         return {
@@ -147,16 +168,20 @@ class _Logprobs:
         }
 
     def of_completion(self) -> dict[str, Any]:
-        tokens = [place[0].token for place in self._places]
         return {
-            "tokens": tokens,
+            "tokens": [place[0].name for place in self._places],
             "token_logprobs": [place[0].logprob for place in self._places],
-            "top_logprobs": [{each.token: each.logprob for each in self._likeliest(place)} for place in self._places],
-            "text_offset": list(accumulate(map(len, tokens[:-1]), initial=self._at)) if tokens else [],
+            "top_logprobs": [{each.name: each.logprob for each in self._likeliest(place)} for place in self._places],
+            "text_offset": [self._offsets.next(place[0].content) for place in self._places],
         }
 
     def _likeliest(self, place: list[_Candidate]) -> list[_Candidate]:
         return sorted((each for each in place if each.rank <= self._most), key=lambda each: each.rank)
+
+
+def _candidate(each: Mapping[str, Any]) -> _Candidate:
+    text = each["decoded_token"] or ""
+    return _Candidate(text, bytes(each.get("bytes") or text.encode()), each["logprob"], each["rank"] or 0)
 
 
 class _Account:
@@ -171,9 +196,9 @@ class _Account:
         self._calls = tools and Calls(tools)
         self._output = output
         self._most = logprobs
+        self._offsets = _Offsets()
         self.prompt_tokens = 0
         self.completion_tokens = 0
-        self.size = 0
         self.finish_reason = "stop"
 
     @property
@@ -196,12 +221,11 @@ class _Account:
 
     def begin_logprobs(self) -> _Logprobs | None:
         """Those of the text that comes."""
-        return None if self._most is None else _Logprobs(self._most, self.size)
+        return None if self._most is None else _Logprobs(self._most, self._offsets)
 
     def add(self, response: InferenceResponse, logprobs: _Logprobs | None) -> str:
         """Note a response, and add to `logprobs`. Returns its text."""
         text = _text_of(response, self._output)
-        self.size += len(text)
         reason = _scalar(response, "finish_reason")
         if isinstance(reason, bytes) and reason not in (b"", b"None"):
             self.finish_reason = reason.decode("utf-8", "replace")

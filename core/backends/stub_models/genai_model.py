@@ -61,6 +61,7 @@ class TritonPythonModel:
         try:
             model = og.Model(_config(folder, settings, parameters.get("intra_op_thread_count"), args))
             self._tokenizer = og.Tokenizer(model)
+            self._pieces = Pieces(os.path.join(folder, "tokenizer.json"), self._tokenizer)
         except RuntimeError as error:
             raise ModelFailed(f"ONNX Runtime GenAI {og.__version__} cannot load the folder: {error}") from error
         eos = settings["model"].get("eos_token_id", [])
@@ -98,7 +99,7 @@ class TritonPythonModel:
                 else:
                     self._decoder.add(sequence)
             except ValueError as error:
-                Answer(request, False, self._tokenizer).fail(str(error), pb_utils.TritonError.INVALID_ARG)
+                Answer(request, False, self._pieces).fail(str(error), pb_utils.TritonError.INVALID_ARG)
 
     def finalize(self):
         self._decoder.close()
@@ -113,7 +114,7 @@ class TritonPythonModel:
         limit = min(self._context, len(tokens) + (asked.integer("max_tokens", 1) or self._context))
         streams = pb_utils.get_input_tensor_by_name(request, "stream")
         is_stream = bool(streams.as_numpy().ravel()[0]) if streams is not None else asked.flag("stream")
-        answer = Answer(request, is_stream, self._tokenizer)
+        answer = Answer(request, is_stream, self._pieces)
         text = Text(self._tokenizer.create_stream(), asked.stops(), asked.flag("include_stop_str_in_output"))
         ends = asked.tokens("stop_token_ids", self._vocabulary)
         candidates = asked.integer("logprobs", 0, _MOST_CANDIDATES)
@@ -189,9 +190,10 @@ class TritonPythonModel:
 class Answer:
     """Sends the answer to one request."""
 
-    def __init__(self, request, streams, tokenizer):
+    def __init__(self, request, streams, pieces):
+        """`pieces` tells what tokens stand for."""
         self.streams = streams
-        self._tokenizer = tokenizer
+        self._pieces = pieces
         self._sender = request.get_response_sender()
 
     def is_cancelled(self):
@@ -215,15 +217,66 @@ class Answer:
         self._sender.send(pb_utils.InferenceResponse(tensors), _FINAL if reason else 0)
 
     def _candidates(self, place):
-        """As vLLM models describe them: by token, that of the text first."""
-        decode = self._tokenizer.decode
-        return {
-            token: {"logprob": logprob, "rank": rank, "decoded_token": decode([token])}
-            for token, logprob, rank in place
-        }
+        """As vLLM models describe them: by token, that of the text first. A part of a character has its `bytes`."""
+        found = {}
+        for token, logprob, rank in place:
+            content = self._pieces.bytes_of(token)
+            text = content.decode("utf-8", "replace")
+            found[token] = {"logprob": logprob, "rank": rank, "decoded_token": text}
+            if text.encode() != content:
+                found[token]["bytes"] = list(content)
+        return found
 
     def fail(self, message, code=pb_utils.TritonError.INTERNAL):
         self._sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code)), _FINAL)
+
+
+class Pieces:
+    """The bytes of each token, by the vocabulary of the Hub's tokenizer.
+
+    The library's tokenizer decodes whole texts: it has no space at their beginning, and no part of a character.
+    """
+
+    def __init__(self, path, tokenizer):
+        self._path = path
+        self._tokenizer = tokenizer
+        self._vocabulary = None
+
+    def bytes_of(self, token):
+        if self._vocabulary is None:
+            self._vocabulary = self._read()
+        found = self._vocabulary.get(token)
+        return self._tokenizer.decode([token]).encode() if found is None else found
+
+    def _read(self):
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                document = json.load(file)
+            vocabulary = document["model"]["vocab"]
+            steps = json.dumps([document.get("decoder"), document.get("pre_tokenizer")])
+            added = {each["id"]: each["content"].encode() for each in document.get("added_tokens") or ()}
+            pieces = enumerate(each for each, _ in vocabulary) if isinstance(vocabulary, list) else None
+            pieces = pieces or ((token, piece) for piece, token in vocabulary.items())
+            read = _of_byte_level if '"ByteLevel"' in steps else _of_sentencepiece
+            return {**{token: read(piece) for token, piece in pieces}, **added}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}  # it has another kind of tokenizer
+
+
+# The characters that stand for bytes in vocabularies of GPT-2's kind: printable ones for themselves, others in order.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTES = {**{chr(byte): byte for byte in _PRINTABLE}, **{chr(0x100 + at): byte for at, byte in enumerate(_OTHERS)}}
+
+
+def _of_byte_level(piece):
+    return bytes(_BYTES[each] for each in piece) if all(each in _BYTES for each in piece) else piece.encode()
+
+
+def _of_sentencepiece(piece):
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace("\u2581", " ").encode()
 
 
 class Asked:

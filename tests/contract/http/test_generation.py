@@ -242,6 +242,23 @@ def test_a_text_follows_a_grammar(client: Any, options: dict[str, Any], expected
     assert "".join(texts) == expected
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_tokens_that_are_parts_of_a_character_have_their_bytes(client: Any, streams: bool) -> None:
+    text = "éü one"
+    grammar = {"guided_choice": [text]}
+    prompted = {"model": "counter", "prompt": " one", "logprobs": 1, "extra_body": grammar, "stream": streams}
+    found = client.completions.create(**prompted)
+    places = [choice.logprobs for chunk in (found if streams else [found]) for choice in chunk.choices]
+    tokens = [token for each in places if each for token in each.tokens]
+    assert tokens[:4] == [f"bytes:\\x{byte:02x}" for byte in "éü".encode()]
+    assert [offset for each in places if each for offset in each.text_offset][:5] == [0, 0, 1, 1, 2]
+    asked = {"model": "counter", "messages": [{"role": "user", "content": "one"}], "logprobs": True}
+    chat = client.chat.completions.create(**asked, extra_body=grammar, stream=streams)
+    chosen = [choice.logprobs for chunk in (chat if streams else [chat]) for choice in chunk.choices]
+    content = [place for each in chosen if each for place in each.content or ()]
+    assert b"".join(bytes(place.bytes) for place in content).decode().startswith(text)
+
+
 LOOK = {"type": "object", "properties": {"at": {"enum": [7]}}, "required": ["at"], "additionalProperties": False}
 LOOKS = [{"type": "function", "function": {"name": "look", "parameters": LOOK}}]
 CALL = r'Well\.\n<tool_call>\{"name": "look", "arguments": \{"at": 7\}\}</tool_call>'

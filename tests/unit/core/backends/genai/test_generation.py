@@ -13,7 +13,7 @@ import pytest
 from tests.genai_folders import WORDS, write_counter
 from tests.waiting import until
 from trident.core.backends.genai import GenaiBackend, read_generation_folder
-from trident.core.backends.stub_models.genai_model import Decoder, Options, Sequence, Speed, Text
+from trident.core.backends.stub_models.genai_model import Decoder, Options, Pieces, Sequence, Speed, Text
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import validate_against_signature
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
@@ -105,6 +105,27 @@ def test_client_that_leaves_makes_room(begin: Begin) -> None:
     long[0].gone = True
     until(lambda: third.reason == "length")
     assert (long[0].reason, third.text) == ("cancelled", counted("two", 1000))
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ({"vocab": {"▁a": 3, "<0xE6>": 4, "<unk>": 0, "é": 5}}, {3: b" a", 4: b"\xe6", 5: "é".encode(), 0: b"<unk>"}),
+        ({"vocab": [["<unk>", 0.0], ["▁a", -1.5]]}, {1: b" a", 0: b"<unk>"}),
+        ({}, {1: b"decoded"}),
+    ],
+)
+def test_tokens_have_the_bytes_of_their_pieces(
+    tmp_path: Path, model: dict[str, Any], expected: dict[int, bytes]
+) -> None:
+    class Library:
+        def decode(self, tokens: list[int]) -> str:
+            return "decoded"
+
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": model, "decoder": {"type": "Sequence"}, "added_tokens": None}))
+    pieces = Pieces(path, Library())
+    assert {token: pieces.bytes_of(token) for token in expected} == expected
 
 
 def test_sequence_that_never_fits_is_refused(begin: Begin) -> None:
