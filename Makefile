@@ -115,7 +115,7 @@ docs: $(VENV)/.installed-docs
 	npm install --silent --prefix build/mermaid mermaid || echo 'Without npm the diagrams are shown as text'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# Wheels, source, list of components, checks: all of a release but the upload.
+# Wheels, source, list of components, provenance, checksums, signed: all of a release but the upload. KEY=private.pem
 release: $(VENV)/.installed-test
 	.ci/release
 

@@ -209,7 +209,9 @@ def check_files(root: Path, stage: str, extras: Sequence[str]) -> None:
         expect(not mode & 0o022 and path.lstat().st_uid == 0, f"writable by users other than root: {path}")
         size += 0 if path.is_dir() else path.lstat().st_size
     check_bytecode(venv)
-    for absent in ("usr/bin/gcc", "opt/trident/bin/pip", "build"):
+    listed = {each["name"] for each in json.loads((venv / "components.cdx.json").read_text())["components"]}
+    expect({"numpy", "python", "dpkg"} <= listed and not {"pip", "setuptools"} & listed, f"the components are {listed}")
+    for absent in ("usr/bin/gcc", "opt/trident/bin/pip", "usr/local/bin/pip", "build"):
         expect(not (root / absent).exists(), f"/{absent} is in the image")
     targets = [stage, *(extra if extra in BUDGETS else f"{stage}-{extra}" for extra in extras)]
     estimate = sum(counted(target, read_sizes()) for target in targets) - BASE_ALLOWANCE
