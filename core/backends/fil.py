@@ -430,9 +430,9 @@ def _check(status: int) -> None:
 # Bits of a node's `decision_type` in LightGBM's files: a node of categories, and which values are missing.
 _CATEGORIES, _MISSING, _ZERO, _NAN = 1, 3 << 2, 1 << 2, 2 << 2
 _NODES = re.compile(r"^split_feature=(.*)\n(?:[a-z].*\n)*?decision_type=(.*)$", re.MULTILINE)
-_DECISIONS = re.compile(r"^decision_type=(.*)$", re.MULTILINE)
-# Numbers that LightGBM takes for zero.
-_LEAST = 1e-35
+_THRESHOLDS = re.compile(r"^threshold=(.*)\ndecision_type=(.*)$", re.MULTILINE)
+# The largest number that LightGBM takes for zero.
+_LEAST = float(np.float32(1e-35))
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +464,8 @@ class RowRules:
 
 
 def rules_of(path: Path, settings: TreeSettings) -> RowRules:
-    """The rules for the trees in the file at `path`. Raises Unsupported for linear leaves of LightGBM."""
+    """The rules for the trees in the file at `path`. Raises Unsupported for LightGBM's linear leaves, and for features
+    that its trees read differently."""
     if settings.model_type != "lightgbm":
         return RowRules(settings.missing)
     text = path.read_text(errors="replace")
@@ -472,29 +473,41 @@ def rules_of(path: Path, settings: TreeSettings) -> RowRules:
         raise Unsupported("trees of LightGBM with linear leaves cannot be read: train without linear_tree")
     zero_missing: set[int] = set()
     truncated: set[int] = set()
+    others: set[int] = set()
     for features, decisions in _NODES.findall(text):
         for feature, decision in zip(map(int, features.split()), map(int, decisions.split()), strict=True):
-            if decision & _CATEGORIES:
-                truncated.add(feature)
-            elif decision & _MISSING == _ZERO:
-                zero_missing.add(feature)
+            is_zero = decision & _MISSING == _ZERO
+            (truncated if decision & _CATEGORIES else zero_missing if is_zero else others).add(feature)
+    if mixed := (zero_missing & others) | (truncated & (zero_missing | others)):
+        raise Unsupported(
+            f"feature {min(mixed)} counts zeros as missing, or is a category, in some trees of LightGBM only: train "
+            "all of them with the same parameters"
+        )
     return RowRules(settings.missing, tuple(sorted(zero_missing)), tuple(sorted(truncated)))
 
 
 def _load_lightgbm(path: Path) -> Any:
-    """The trees, in which features whose zeros are missing are as those of which NaN is: `RowRules` makes it so."""
+    """The trees, changed where Treelite would decide otherwise than LightGBM.
+
+    Features whose zeros are missing are as those of which NaN is: `RowRules` makes it so. LightGBM takes the numbers
+    next to zero for zero, so a threshold among them is moved to their end.
+    """
     import treelite
 
     text = path.read_text(errors="replace")
 
-    def with_nan(found: re.Match[str]) -> str:
-        decisions = [
-            each & ~_MISSING | _NAN if not each & _CATEGORIES and each & _MISSING == _ZERO else each
-            for each in map(int, found[1].split())
-        ]
-        return f"decision_type={' '.join(map(str, decisions))}"
+    def changed_nodes(found: re.Match[str]) -> str:
+        thresholds, decisions = found[1].split(), [int(each) for each in found[2].split()]
+        for node, (threshold, decision) in enumerate(zip(thresholds, decisions, strict=True)):
+            if decision & _CATEGORIES:
+                continue
+            if decision & _MISSING == _ZERO:
+                decisions[node] = decision & ~_MISSING | _NAN
+            if abs(number := float(threshold)) <= _LEAST:
+                thresholds[node] = repr(_LEAST if number >= 0 else math.nextafter(-_LEAST, -math.inf))
+        return f"threshold={' '.join(thresholds)}\ndecision_type={' '.join(map(str, decisions))}"
 
-    changed = _DECISIONS.sub(with_nan, text)
+    changed = _THRESHOLDS.sub(changed_nodes, text)
     if changed == text:
         return treelite.frontend.load_lightgbm_model(str(path))
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:

@@ -205,6 +205,8 @@ def test_missing_values_and_categories_are_those_of_lightgbm(
     for rows in (table, asked):
         rows[random.random(rows.shape) < 0.15] = 0
     asked[:100] *= 1e-36
+    # The numbers that LightGBM takes for zero end here, and so do thresholds.
+    asked[100:200] = random.choice([1, -1, 1.1, -1.1], (100, FEATURES)) * np.float32(1e-35)
     if has_categories:
         table[:, 2] = random.integers(0, 8, len(table))
         asked[:, 2] = random.choice([0, 1, 3, 6, 9, 100, -1, -0.5, 0.5, 1.7, np.nan, np.inf, -np.inf], len(asked))
@@ -219,6 +221,16 @@ def test_missing_values_and_categories_are_those_of_lightgbm(
     found = served(tmp_path, tree_config("lightgbm", 1), rows[:512])
     expected = lightgbm.Booster(model_file=str(tmp_path / "model.txt")).predict(rows.astype(float))
     np.testing.assert_allclose(found, expected[:512], rtol=1e-5, atol=1e-6)
+
+
+def test_features_that_trees_of_lightgbm_read_differently_are_refused(tmp_path: Path) -> None:
+    lightgbm = needed.lightgbm()
+    missing = {"verbose": -1, "zero_as_missing": True}
+    first = lightgbm.train(missing, lightgbm.Dataset(TABLE, TARGETS["regression"], params=missing), 2)
+    trained = lightgbm.train({"verbose": -1}, lightgbm.Dataset(TABLE, TARGETS["regression"]), 2, init_model=first)
+    trained.save_model(tmp_path / "model.txt")
+    with pytest.raises(Unsupported, match=r"feature 0 counts zeros as missing.*in some trees of LightGBM only"):
+        served(tmp_path, tree_config("lightgbm", 1), TABLE)
 
 
 def test_a_number_that_is_missing_counts_as_nan(tmp_path: Path) -> None:
