@@ -137,11 +137,13 @@ def repositories_around(*, links: bool = True) -> Iterator[Callable[[str], str]]
     """Gives the repository for a word after `serve`: the word, or a folder that lasts as long as the context.
 
     With `links` the folder has links to the files of the model, else copies.
-    It raises BadOption for a file that is not a model, and for a version of a model.
+    It raises BadOption for a file that is not a model, for a version of a model, and for a path that does not exist.
     """
     with ExitStack() as made:
 
         def around(word: str) -> str:
+            if "://" not in word and not os.path.lexists(word):
+                raise BadOption(f"there is neither a file nor a folder {word}")
             path = Path(os.path.abspath(word))
             if path.name.isdecimal() and _is_version_folder(path):
                 raise BadOption(

@@ -90,13 +90,18 @@ def test_options_reach_the_server_with_and_without_a_command(command: list[str])
 @pytest.mark.parametrize(
     ("arguments", "repositories"),
     [
-        (["/models"], ("/models",)),
-        (["--http-port", "1", "/models", "--strict-readiness=false", "gs://b/more"], ("/models", "gs://b/more")),
-        (["/more", "--model-repository=/models"], ("/models", "/more")),
+        (["models"], ("models",)),
+        (["--http-port", "1", "models", "--strict-readiness=false", "gs://b/more"], ("models", "gs://b/more")),
+        (["more", "--model-repository=/models"], ("/models", "more")),
         (["--", "--models"], ("--models",)),
     ],
 )
-def test_words_after_serve_are_model_repositories(arguments: list[str], repositories: tuple[str, ...]) -> None:
+def test_words_after_serve_are_model_repositories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], repositories: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("models", "more", "--models"):
+        Path(name).mkdir()
     served = Served()
     assert main(["serve", *arguments], serve=served) == 0
     assert [each.model_repository for each in served.settings] == [repositories]
@@ -120,6 +125,7 @@ def test_a_version_is_not_served_but_its_model_is_named(
     ("arguments", "text"),
     [
         (["serve"], "--model-repository must be specified\n"),
+        (["serve", "/nowhere.onnx"], "there is neither a file nor a folder /nowhere.onnx\n"),
         (["serve", "--htp-port=1"], 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?\n'),
         (["--http-port=x"], 'Bad option: "--http-port".\nInvalid option value. Got x\n'),
         (["--http-port=1", "models"], "Unexpected argument: models\n"),

@@ -236,8 +236,9 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_code_for_each_library_and_the_configuration_are_valid() -> None:
-    for library, code in zip(LIBRARIES, blocks("python"), strict=True):
+    for code in blocks("python"):
         compile(code, "exporting-models.md", "exec")
+    for library, code in zip(LIBRARIES, blocks("python"), strict=False):
         assert library in code
         assert '"models/iris/1/model.onnx"' in code
     assert "tf2onnx.convert --saved-model saved --output models/iris/1/model.onnx " in EXPORTING
