@@ -143,6 +143,17 @@ def _on_disk(source: str, cache: CloudCache) -> Iterator[Path]:
 def _import(
     plan: Plan, name: str, target: Path, options: Options, backends: BackendRegistry, values: Mapping[str, Any]
 ) -> int:
+    """Make one model, or the one that takes its place if it is wrong. Returns 1 if it is wrong."""
+    status = _make(plan, name, target, options, backends, values)
+    if not status or plan.instead is None or target.exists():
+        return status
+    print("it is made in another way instead")
+    return _make(plan.instead, name, target, options, backends, values)
+
+
+def _make(
+    plan: Plan, name: str, target: Path, options: Options, backends: BackendRegistry, values: Mapping[str, Any]
+) -> int:
     """Make one model beside its place, `target`, and move it there. Returns 1 if it is wrong."""
     is_dry = values[_DRY_RUN.flag]
     if target.exists() and not is_dry:
@@ -163,18 +174,24 @@ def _import(
             build(plan, folder, options.scratch, link=values[_LINK.flag])
         except OSError as error:
             raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
-        if values[_NO_RUN.flag] and not is_dry:
+        is_run = is_dry or not values[_NO_RUN.flag]
+        if is_run and (folder / "requirements.txt").is_file():
+            say("its environment is made by pip, unless it was before, which takes a minute")
+        if is_run or plan.is_small_batched:
+            found = check(folder, name, plan, backends)
+        if not is_run:
             _place(folder, target, values[_SIGN.flag])
             return 0
-        if (folder / "requirements.txt").is_file():
-            say("its environment is made by pip, unless it was before, which takes a minute")
-        found = check(folder, name, plan, backends)
         for problem in found.problems:
             say(f"error: {problem.message}", problem.hint)
         if found.problems:
             return 1
         for warning in found.warnings:
             say(f"warning: {warning.message}", warning.hint)
+        for config, _ in found.valid[-1:]:
+            fixed = [f"{each.name} {shape_text(each.dims)}" for each in config.input if each.dims[:1] not in ([], [-1])]
+            if plan.is_small_batched and not config.max_batch_size and fixed:
+                say(f"it does not batch, as its first dimension is fixed: {', '.join(fixed)}", _VARYING)
         for _, missing in found.unchecked:
             say(f"it is not run: {missing.message}", missing.hint)
         if is_dry:
@@ -218,31 +235,45 @@ def _place(folder: Path, target: Path, key: str) -> Path:
 
 def _compared(plan: Plan, trial: TrialRun, options: Options) -> int:
     """Print how the answer differs from that of the original. Returns 1 if it differs too much."""
-    answers = ", ".join(f"{name} {trial.datatypes[name]} {shape_text(a.shape)}" for name, a in trial.outputs[0].items())
+    first = trial.outputs[0]
+    assert not isinstance(first, str)  # or it has failed
+    answers = ", ".join(f"{name} {trial.datatypes[name]} {shape_text(a.shape)}" for name, a in first.items())
     print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
     if not plan.original:
         print("it is not compared: nothing else runs such a source here")
         return 0
-    compared, worst, refused = 0, (0.0, ""), []
-    for group, inputs, outputs in zip(trial.groups, trial.inputs, trial.outputs, strict=True):
+    try:
+        originals = ask_original(plan, trial, options)
+    except ServerError as error:
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        print(f"it is not compared with the original: {error.message}{hint}")
+        return 0
+    compared, worst, left_out = 0, (0.0, ""), set()
+    for group, outputs, original in zip(trial.groups, trial.outputs, originals, strict=True):
+        if isinstance(original, str):
+            continue
+        if isinstance(outputs, str):
+            print(f"error: it refuses what the original, run by itself, answers ({group.name}): {outputs}")
+            return 1
         try:
-            originals = ask_original(plan, inputs, options)
-        except ServerError as error:
-            if group is not trial.groups[0]:
-                refused.append(f"{group.name}: {error.message}")
-                continue
-            hint = f"\n  hint: {error.hint}" if error.hint else ""
-            print(f"it is not compared with the original: {error.message}{hint}")
-            return 0
-        try:
-            found = compare(outputs, originals)
+            found, without = compare(outputs, original)
         except Differs as error:
             print(f"error: the original, run by itself, answers otherwise ({group.name}): {error}")
             return 1
         worst = max(worst, found)
+        left_out |= without
         compared += group.rows
-    for text in refused:
-        print(f"not compared, as the original refuses them: {text}")
+    refused = {group.name: text for group, text in zip(trial.groups, originals, strict=True) if isinstance(text, str)}
+    if not compared:
+        print(f"it is not compared with the original, which refuses all rows: {next(iter(refused.values()))}")
+        return 0
+    for name, text in refused.items():
+        print(f"not compared, as the original refuses them: {name}: {text}")
+    if len(left_out) == len(first):
+        print("it is not compared with the original, which has no such outputs")
+        return 0
+    for name in sorted(left_out):
+        print(f"not compared, as the original has no function for it: the output {name}")
     place = f" at {worst[1]}" if worst[0] else ""
     print(f"the original, run by itself, answers the same to {compared} rows: largest difference {worst[0]:.2g}{place}")
     return 0
@@ -269,6 +300,7 @@ def _request(spec: ModelSpec, shapes: Mapping[str, Shape]) -> str:
 
 
 # --- the model's folder
+_VARYING = "export it with a first dimension that varies, or mend the file as docs/exporting-models.md says: Batching"
 _MAX_BATCH_SIZE = 64
 
 
@@ -305,8 +337,10 @@ def check(folder: Path, name: str, plan: Plan, backends: BackendRegistry) -> Mod
 _ROWS = 256
 _TIME = 20.0
 _REQUEST = 64
+_THRESHOLDS = 1024
+_MOST_BYTES = 64 << 20
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e-38, -1e-38, 1e-3, 1e6, -1e6)
-_EXTREME = (np.nan, np.inf, -np.inf, 3.4e38, -3.4e38)
+_EXTREME = {"NaN": (np.nan,), "infinities": (np.inf, -np.inf), "the largest numbers": (3.4e38, -3.4e38)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,12 +355,12 @@ class RowGroup:
 class TrialRun:
     """The rows of each group and the model's answers to them. `seconds` are those of the second request.
 
-    `datatypes` are those of the outputs.
+    `datatypes` are those of the outputs. An answer is the message of the error where the model refuses the rows.
     """
 
     groups: Sequence[RowGroup]
     inputs: Sequence[Mapping[str, Array]]
-    outputs: Sequence[Mapping[str, Array]]
+    outputs: Sequence[Mapping[str, Array] | str]
     datatypes: Mapping[str, str]
     seconds: float
 
@@ -346,7 +380,7 @@ def try_model(
     path = version_path(ModelDirectory(spec.name, folder, is_renamed=True), spec.version)
     groups: list[RowGroup] = []
     inputs: list[dict[str, Array]] = []
-    outputs: list[dict[str, Array]] = []
+    outputs: list[dict[str, Array] | str] = []
     times: list[float] = []
     try:
         with first_instance(backends, path, config, spec) as instance:
@@ -356,16 +390,23 @@ def try_model(
             for name, rows in _groups(sample, plan):
                 asked: list[dict[str, Array]] = []
                 answered: list[dict[str, Array]] = []
+                failure = ""
                 for part in _requests(sample, rows):
                     started = time.perf_counter()
                     if started - begin > _TIME and len(times) > 1:
                         break
-                    answered.append(_answer(instance, sample, part))
-                    times.append(time.perf_counter() - started)
                     asked.append(part)
+                    try:
+                        answered.append(_answer(instance, sample, part))
+                    except ServerError as error:
+                        if not times:
+                            raise
+                        failure = error.message
+                        break
+                    times.append(time.perf_counter() - started)
                 if asked:
                     inputs.append(_joined(asked))
-                    outputs.append(_joined(answered))
+                    outputs.append(failure or _joined(answered))
                     groups.append(RowGroup(name, len(next(iter(inputs[-1].values())))))
     except NotInstalled as error:
         return f"it is not run: {error.message}; {error.hint}"
@@ -390,46 +431,82 @@ def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Rows of random numbers and special ones, those at thresholds, and extreme ones, which originals may refuse."""
+    """Rows of random numbers and special ones, of unknown categories, at thresholds, without negative numbers, and of
+    extreme ones: in groups, as originals may refuse each of them."""
     random = np.random.default_rng(0)
     rows = _ROWS if sample.spec.max_batch_size > 0 else 0
-    yield "random and special rows", {each.name: _made(each, rows, random, _SPECIAL) for each in sample.inputs}
-    if rows and len(sample.inputs) == 1 and sample.inputs[0].datatype.kind == "f":
+    decisions = plan.decisions()
+
+    def made(rows: int, special: Sequence[float], unknown: float = 0.0) -> dict[str, Array]:
+        return {
+            each.name: _made(each, rows, random, special, decisions.known.get(each.name, ()), unknown)
+            for each in sample.inputs
+        }
+
+    usual = "random and special rows"
+    if not rows:
+        # As many requests, whose shape may be fixed.
+        size = sum(each.count * each.datatype.dtype.itemsize for each in sample.inputs)
+        for number in range(max(1, min(_ROWS, _MOST_BYTES // max(1, size)))):
+            yield usual, made(0, _SPECIAL if number else ())
+        return
+    yield usual, made(rows, _SPECIAL)
+    if any(values for columns in decisions.known.values() for values in columns):
+        yield "unknown categories and texts", made(rows // 2, (), 0.5)
+    if any(each.datatype.kind != "f" for each in sample.inputs):
+        return
+    if decisions.thresholds and len(sample.inputs) == 1:
         (given,) = sample.inputs
-        if thresholds := plan.thresholds():
-            yield "rows at thresholds", {given.name: _at(thresholds, given, random)}
-        yield "extreme rows", {given.name: _made(given, 4 * len(_EXTREME), random, _EXTREME)}
+        chosen = [decisions.thresholds[at] for at in random.permutation(len(decisions.thresholds))[:_THRESHOLDS]]
+        numbers = np.array([number for _, number in chosen], np.float32)
+        near = [np.nextafter(numbers, np.float32(-np.inf)), numbers, np.nextafter(numbers, np.float32(np.inf))]
+        at = made(3 * len(chosen), ())
+        at[given.name][np.arange(3 * len(chosen)), [feature for feature, _ in chosen] * 3] = np.concatenate(near)
+        yield "rows at thresholds", at
+    yield "rows without negative numbers", {name: np.abs(array) for name, array in made(rows // 4, ()).items()}
+    for name, special in _EXTREME.items():
+        yield f"rows with {name}", made(rows // 4, special)
 
 
-def _made(each: SampleInput, rows: int, random: Any, special: Sequence[float]) -> Array:
-    """A made-up tensor, with `rows` rows where the model batches; a few numbers of half of the rows are special."""
+def _made(
+    each: SampleInput,
+    rows: int,
+    random: Any,
+    special: Sequence[float],
+    known: Sequence[Sequence[Any]] = (),
+    unknown: float = 0.0,
+) -> Array:
+    """A made-up tensor, with `rows` rows where the model batches; a few numbers of half of the rows are special.
+
+    Columns with known values have these, except for a part `unknown` of their rows.
+    """
     shape = (rows, *each.inner) if rows and len(each.inner) < len(each.shape) else each.shape
     if each.datatype is BYTES:
         texts = np.array([b"text", b"", b"a longer text of several words", "caf\u00e9".encode()], object)
-        return np.full(shape, b"text", object) if not rows else np.asarray(texts[random.integers(0, 4, shape)])
-    if each.datatype.kind in "iub":
-        return np.asarray(random.integers(0, 2, shape).astype(each.datatype.dtype))
-    if each.datatype.name == "BF16":
+        made = np.full(shape, b"text", object) if not rows else np.asarray(texts[random.integers(0, 4, shape)])
+    elif each.datatype.kind in "iub":
+        made = np.asarray(random.integers(0, 2, shape).astype(each.datatype.dtype))
+    elif each.datatype.name == "BF16":
         return np.full(shape, 0x3F80, each.datatype.dtype)
-    made = random.normal(size=shape)
-    if rows:
-        chosen = random.random(shape) < 0.2
-        chosen[: rows // 2] = False
-        made = np.where(chosen, random.choice(special, shape), made)
-    with np.errstate(over="ignore"):
-        return np.asarray(made.astype(each.datatype.dtype))
-
-
-def _at(thresholds: Sequence[tuple[int, float]], each: SampleInput, random: Any) -> Array:
-    """Rows in which one feature is at a threshold, or the next number on either side."""
-    width = each.inner[-1] if each.inner else each.shape[-1]
-    chosen = [thresholds[at] for at in random.permutation(len(thresholds))[:1024]]
-    numbers = np.array([number for _, number in chosen], np.float32)
-    near = [np.nextafter(numbers, np.float32(-np.inf)), numbers, np.nextafter(numbers, np.float32(np.inf))]
-    made = random.normal(size=(3 * len(chosen), width)).astype(np.float32)
-    features = [feature for feature, _ in chosen] * 3
-    made[np.arange(len(made)), features] = np.concatenate(near)
-    return np.asarray(made.astype(each.datatype.dtype))
+    else:
+        numbers = random.normal(size=shape)
+        if len(special):
+            chosen = random.random(shape) < 0.2
+            chosen[: rows // 2] = False
+            numbers = np.where(chosen, random.choice(special, shape), numbers)
+        with np.errstate(over="ignore"):
+            made = np.asarray(numbers.astype(each.datatype.dtype))
+    for column, values in enumerate(known if rows and len(shape) == 2 else ()):
+        if values:
+            kept = random.random(rows) >= unknown
+            # Each of them, where there are fewer than rows.
+            every = np.resize(random.permutation(np.array(values, object)), rows)
+            if each.datatype is BYTES:
+                every = np.array([str(value).encode() for value in every], object)
+            elif unknown:
+                made[:, column] = random.choice([-1.0, -0.5, 0.5, 1.5, max(values) + 1, 1e9], rows)
+            made[kept, column] = every[kept].astype(made.dtype)
+    return made
 
 
 def _requests(sample: SampleRequest, arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
@@ -453,27 +530,34 @@ class Differs(Exception):
     """The model answers otherwise than its source; the argument says where."""
 
 
-def ask_original(plan: Plan, inputs: Mapping[str, Array], options: Options) -> dict[str, Array]:
-    """The answer of the source itself. Raises ServerError if that cannot run here, or refuses the rows."""
-    given, answered = options.scratch / "given.npz", options.scratch / "answered.npz"
-    np.savez(given, allow_pickle=False, **{name: _plain(array) for name, array in inputs.items()})
-    run_original(options, plan.original, str(plan.original_file), str(given), str(answered))
-    with np.load(answered, allow_pickle=False) as stored:
-        return dict(stored)
+def ask_original(plan: Plan, trial: TrialRun, options: Options) -> list[dict[str, Array] | str]:
+    """The answers of the source itself to each group of rows, or why it refuses them. Raises ServerError if it cannot
+    run here."""
+    answers: list[dict[str, Array] | str] = []
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        for number, inputs in enumerate(trial.inputs):
+            arrays = {name: _plain(array) for name, array in inputs.items()}
+            np.savez(Path(folder, f"given-{number:04}.npz"), allow_pickle=False, **arrays)
+        refused = run_original(options, plan.original, str(plan.original_file), folder)
+        for number, text in enumerate(refused):
+            if text:
+                answers.append(text)
+                continue
+            with np.load(Path(folder, f"answered-{number}.npz"), allow_pickle=False) as stored:
+                answers.append(dict(stored))
+    return answers
 
 
-def compare(outputs: Mapping[str, Array], originals: Mapping[str, Array]) -> tuple[float, str]:
-    """The largest difference, and where it is. Raises Differs, and ServerError if no output has an original."""
+def compare(outputs: Mapping[str, Array], originals: Mapping[str, Array]) -> tuple[tuple[float, str], set[str]]:
+    """The largest difference with its place, and the outputs that the original does not have. Raises Differs."""
     # Trees and packages have no names of Triton's form: theirs are numbers.
-    pairs = [
-        (name, _plain(array), originals[key])
-        for number, (name, array) in enumerate(outputs.items())
-        for key in [name if name in originals else str(number)]
-        if key in originals
+    keys = {name: name if name in originals else str(number) for number, name in enumerate(outputs)}
+    found = [
+        _difference(name, _plain(array), originals[keys[name]])
+        for name, array in outputs.items()
+        if keys[name] in originals
     ]
-    if not pairs:
-        raise ServerError(f"the original answers {', '.join(originals)}, and the model {next(iter(outputs))}")
-    return max(_difference(*pair) for pair in pairs)
+    return max(found, default=(0.0, "")), {name for name, key in keys.items() if key not in originals}
 
 
 def _difference(name: str, ours: Array, original: Array) -> tuple[float, str]:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trident.core.backends.fil import DEFAULT_FILES
+from trident.core.backends.fil import DEFAULT_FILES, INPUT, TreeSettings, read_trees
 from trident.core.backends.model_files import content_hint, origin_of, start_of
 from trident.core.backends.pytorch.backend import tensors_of
 from trident.core.backends.tensorflow import operations_in
@@ -52,13 +52,23 @@ class Options:
     inputs: tuple[tuple[str, Shape], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """`thresholds` are features and numbers at which a model divides them. `known` are by input the categories or texts
+    that it knows of each column, none where it takes any number."""
+
+    thresholds: Sequence[tuple[int, float]] = ()
+    known: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A model to make. `files` are paths in its folder and what is copied there; `texts` are written.
 
     `original` is the answer of original.py that the model has to give too, and `original_file` what it is asked of;
     `is_small_batched`: it batches only as far as a model without a configuration does. `body` is why no request can be
-    made up for it; then it is loaded, and not asked. `thresholds` gives the features and numbers at which it decides.
+    made up for it; then it is loaded, and not asked. `decisions` are read when it is loaded. `instead` is the model to
+    make if this one, a conversion, answers otherwise.
     """
 
     what: str
@@ -70,7 +80,8 @@ class Plan:
     name: str = ""
     is_small_batched: bool = False
     body: str = ""
-    thresholds: Callable[[], list[tuple[int, float]]] = list
+    decisions: Callable[[], Decisions] = lambda: Decisions()
+    instead: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +310,8 @@ def _with_tensors(head: str, entries: Sequence[tuple[str, str, str, Sequence[int
         shape = ", ".join(map(str, dims[1:] if batches else dims))
         # A tensor of one value a row has no other dimension.
         reshape = " reshape { shape: [ ] }" if not shape else ""
-        lines.append(f'{side} {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {shape or 1} ]{reshape} }}')
+        kind = "STRING" if datatype == "BYTES" else datatype
+        lines.append(f'{side} {{ name: "{name}" data_type: TYPE_{kind} dims: [ {shape or 1} ]{reshape} }}')
     return "\n".join(lines) + "\n"
 
 
@@ -378,6 +390,8 @@ def _openvino(path: Path, options: Options) -> Plan:
 _OBJECTIVE = re.compile(rb"(?:binary|multi|reg|rank|count|survival):[a-z]+")
 _LIGHTGBM_OBJECTIVE = re.compile(rb"^objective=(binary|multiclass)", re.MULTILINE)
 _CLASSES = (b"binary:", b"multi:")
+# Treelite's types of nodes.
+_NUMERICAL, _CATEGORICAL = 1, 2
 
 
 def _type_of_trees(path: Path) -> str:
@@ -406,6 +420,11 @@ def _trees(path: Path, options: Options, missing: str = "nan") -> Plan:
         original, notes = "", ("it is taken for a regression: for classes set is_classifier and predict_proba",)
     else:
         text = _end_of(path, _READ) + (start_of(path, _READ) or b"")
+        if b"gblinear" in text:
+            raise InvalidRequest(
+                f"{path.name} is a linear model of XGBoost (gblinear), and has no trees",
+                hint="write its weights into a Python model: trident init NAME",
+            )
         match = _OBJECTIVE.search(text)
         objective = match[0] if match else b""
         has_classes = objective.startswith(_CLASSES) and objective != b"binary:logitraw"
@@ -429,34 +448,48 @@ def _trees(path: Path, options: Options, missing: str = "nan") -> Plan:
         notes=notes,
         original=original,
         original_file=path,
-        thresholds=lambda: _thresholds(kind, file),
+        decisions=lambda: _decisions(kind, file),
     )
 
 
-def _thresholds(kind: str, path: Path) -> list[tuple[int, float]]:
-    """Features and the numbers at which trees divide them, of a file that says them in text."""
-    found: set[tuple[int, float]] = set()
-    if kind == "lightgbm":
-        text = path.read_text(errors="replace")
-        for features, numbers in re.findall(r"^split_feature=(.*)\n(?:[a-z].*\n)*?threshold=(.*)$", text, re.MULTILINE):
-            found |= {(int(f), float(n)) for f, n in zip(features.split(), numbers.split(), strict=True)}
-    elif kind == "xgboost_json":
-        booster = json.loads(path.read_text())["learner"]["gradient_booster"]
-        for tree in booster.get("gbtree", booster)["model"]["trees"]:
-            rows = zip(tree["split_indices"], tree["split_conditions"], tree["left_children"], strict=True)
-            found |= {(feature, number) for feature, number, child in rows if child != -1}
-    return sorted(found)
+def _decisions(kind: str, path: Path) -> Decisions:
+    """Of trees, as Treelite has read them."""
+    settings = TreeSettings(kind, False, False, 0.5, 1, True)
+    trees = read_trees(path, settings, path.name)
+    thresholds: set[tuple[int, float]] = set()
+    categories: list[set[int]] = [set() for _ in range(trees.num_feature)]
+    for number in range(trees.num_tree):
+        tree = trees.get_tree_accessor(number)
+        fields = [tree.get_field(name).tolist() for name in ("node_type", "split_index", "threshold")]
+        lists = [tree.get_field(f"category_list{name}").tolist() for name in ("_begin", "_end", "")]
+        for node, (node_type, feature, threshold) in enumerate(zip(*fields, strict=True)):
+            if node_type == _NUMERICAL:
+                thresholds.add((feature, threshold))
+            elif node_type == _CATEGORICAL:
+                categories[feature] |= set(lists[2][lists[0][node] : lists[1][node]])
+    # Those that no list has go the other way.
+    known = [sorted(each | {max(each) + 1, 0}) if each else [] for each in categories]
+    return Decisions(sorted(thresholds), {INPUT: known})
 
 
 def _catboost(path: Path, options: Options) -> Plan:
     made = run_original(options, "from_catboost", str(path), str(options.scratch))
+    if "failure" in made:
+        raise InvalidRequest(f"{path.name} cannot be served: {made['failure']}")
     plan = _onnx(options.scratch / "model.onnx", options)
     return replace(
         plan,
         what=f"a model of {made['what']}, exported as ONNX",
         original="catboost",
         original_file=path,
+        decisions=lambda: _told(made),
     )
+
+
+def _told(made: Mapping[str, Any]) -> Decisions:
+    """What a conversion has told."""
+    known = {each["name"]: each["known"] for each in made.get("inputs", [])}
+    return Decisions([(feature, number) for feature, number in made["thresholds"]], known)
 
 
 # --- pickles: scikit-learn, and the classes that XGBoost, LightGBM and CatBoost have for it
@@ -484,33 +517,48 @@ def check_trust(path: Path, options: Options, why: str) -> None:
 
 def _pickle(path: Path, options: Options) -> Plan:
     check_trust(path, options, "is a pickle, which is a program that runs when it is read")
-    width = options.inputs[0][1][-1] if options.inputs else 0
-    made = run_original(options, "from_pickle", str(path), str(options.scratch), given={"width": width})
+    asked = [(datatype, shape[-1]) for datatype, shape in options.inputs]
+    made = run_original(options, "from_pickle", str(path), str(options.scratch), given={"inputs": asked})
     if "failure" in made:
         raise InvalidRequest(f"{path.name} cannot be served: {made['failure']}")
     file = options.scratch / ("model.onnx" if made["made"] == "onnx" else made["made"])
-    if made["made"] == "onnx":
-        plan = replace(_onnx(file, options), original="pickled", original_file=path)
-        return replace(plan, what=f"a {made['what']}, converted to ONNX")
-    if made["made"] != "pickled":
+    if made["made"] not in ("onnx", "pickled"):
         trees = _trees(file, options, made.get("missing") or "nan")
         plan = replace(trees, original="boosted", original_file=path)
         return replace(plan, what=f"a {made['what']}, saved as trees")
-    outputs = [("output", "label", made["label"], [-1, *made["columns"]])]
-    if made["has_classes"]:
-        outputs.append(("output", "probabilities", "FP64", [-1, -1]))
-    entries = [("input", "X", "FP32", [-1, made["width"]]), *outputs]
-    needed = "\n".join(["numpy", "joblib", made["needs"]])
+    as_python = _python_of_pickle(path, made) if "outputs" in made else None
+    if made["made"] == "onnx":
+        return replace(
+            _onnx(file, options),
+            what=f"a {made['what']}, converted to ONNX",
+            original="pickled",
+            original_file=path,
+            decisions=lambda: _told(made),
+            instead=as_python,
+        )
+    assert as_python is not None
+    return as_python
+
+
+def _python_of_pickle(path: Path, made: Mapping[str, Any]) -> Plan:
+    reason = made.get("reason", "the conversion answers otherwise")
+    entries = [("input", each["name"], each["datatype"], [-1, each["width"]]) for each in made["inputs"]]
+    entries += [("output", name, datatype, [-1, *([-1] * len(dims))]) for name, datatype, dims in made["outputs"]]
+    needed = "\n".join(["numpy", "joblib", made["needs"], *(["pandas"] if made["table"]["names"] else [])])
     return Plan(
         what=f"a {made['what']}, as a Python model",
         files={**_file("model.pickle", path), **_file("model.py", MODELS / "pickled.py")},
-        texts={CONFIG_FILE: _with_tensors('backend: "python"', entries), "requirements.txt": f"{needed}\n"},
+        texts={
+            CONFIG_FILE: _with_tensors('backend: "python"', entries),
+            "requirements.txt": f"{needed}\n",
+            "1/table.json": json.dumps(made["table"]),
+        },
         notes=(
-            f"it is not converted ({made['reason']}): its process reads the pickle, in an environment with "
-            f"{made['needs']}",
+            f"it is not converted ({reason}): its process reads the pickle, in an environment with {made['needs']}",
         ),
         original="pickled",
         original_file=path,
+        decisions=lambda: _told(made),
     )
 
 
@@ -546,7 +594,7 @@ def _mlflow(path: Path, options: Options) -> Plan:
     for flavor in _MLFLOW_FILES:
         inner = _file_of_flavor(path, flavor, written) if flavor in flavors else None
         row = recognise(inner) if inner else None
-        if inner and row and not (row.name == _PICKLED and flavor != "sklearn"):
+        if inner and row and not (row.name == _PICKLED and flavor == "tensorflow"):
             plan = row.plan(inner, options)
             return replace(plan, what=f"{plan.what}, from an MLflow folder", name=path.name)
     if "python_function" not in flavors:

@@ -1,30 +1,77 @@
 """Serves an estimator of scikit-learn that could not be converted: the pickle beside this file.
 
-Reading a pickle runs what its author has put into it. Written by `trident import`.
+Reading a pickle runs what its author has put into it. Written by `trident import`, with the names of its columns.
 """
 
+import json
+import zipfile
 from pathlib import Path
 
-import joblib
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 
+def read(path):
+    if zipfile.is_zipfile(path):
+        import skops.io
+
+        return skops.io.load(path, trusted=skops.io.get_untrusted_types(file=path))
+    import joblib
+
+    return joblib.load(path)
+
+
 class TritonPythonModel:
     def initialize(self, args):
-        self.model = joblib.load(Path(__file__).with_name("model.pickle"))
+        self.model = read(Path(__file__).with_name("model.pickle"))
+        self.table = json.loads(Path(__file__).with_name("table.json").read_text())
+        config = json.loads(args["model_config"])
+        self.inputs = [each["name"] for each in config["input"]]
+        self.outputs = [each["name"] for each in config["output"]]
 
     def execute(self, requests):
-        parts = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
-        rows = np.concatenate(parts)
-        answers = {"label": np.asarray(self.model.predict(rows))}
-        if answers["label"].dtype.kind in "US":
-            answers["label"] = answers["label"].astype(object)
-        if hasattr(self.model, "predict_proba"):
-            answers["probabilities"] = np.asarray(self.model.predict_proba(rows), np.float64)
-        ends = np.cumsum([len(part) for part in parts])[:-1]
-        divided = {name: np.split(array, ends) for name, array in answers.items()}
+        parts = [
+            [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.inputs]
+            for request in requests
+        ]
+        table = self.argument([np.concatenate(arrays) for arrays in zip(*parts)])
+        try:
+            answers = self.answers(table)
+        except ValueError as error:
+            # KMeans and others that were fitted with doubles take nothing else.
+            if "dtype mismatch" not in str(error):
+                raise
+            answers = self.answers(table.astype(np.float64))
+        ends = np.cumsum([len(arrays[0]) for arrays in parts])[:-1]
+        divided = [np.split(array, ends) for array in answers]
         return [
-            pb_utils.InferenceResponse([pb_utils.Tensor(name, arrays[number]) for name, arrays in divided.items()])
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor(name, arrays[number]) for name, arrays in zip(self.outputs, divided)]
+            )
             for number in range(len(requests))
         ]
+
+    def argument(self, arrays):
+        """What the model is given: a list of texts, a table with its names, or an array."""
+        columns = [
+            np.vectorize(bytes.decode, otypes=[object])(array) if array.dtype.kind == "O" else array for array in arrays
+        ]
+        if self.table["is_line"]:
+            return list(columns[0][:, 0])
+        if self.table["names"]:
+            import pandas as pd
+
+            parts = [array[:, number] for array in columns for number in range(array.shape[1])]
+            return pd.DataFrame(dict(zip(self.table["names"], parts)))
+        return columns[0] if len(columns) == 1 else np.concatenate([each.astype(object) for each in columns], axis=1)
+
+    def answers(self, table):
+        if "transformed" in self.outputs:
+            answer = self.model.transform(table)
+            found = [answer.toarray() if hasattr(answer, "toarray") else answer]
+        else:
+            found = [self.model.predict(table)]
+            if "probabilities" in self.outputs:
+                found.append(self.model.predict_proba(table))
+        arrays = [np.asarray(each) for each in found]
+        return [each.astype(object) if each.dtype.kind in "US" else each for each in arrays]

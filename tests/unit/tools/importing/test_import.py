@@ -36,9 +36,9 @@ CLASSIFIER = 'key: "is_classifier" value {{ string_value: "{}" }}'
 CLASSES = np.digitize(TABLE[:, 0], [-0.5, 0.5])
 
 
-def write_onnx(path: Path, **saving: Any) -> Path:
+def write_onnx(path: Path, first: str | int = "n", **saving: Any) -> Path:
     weights = numpy_helper.from_array(TABLE[:4, :3].copy(), "w")
-    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", n]) for name, n in (("x", 4), ("y", 3))]
+    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [first, n]) for name, n in (("x", 4), ("y", 3))]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", sides[:1], sides[1:], [weights])
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
     onnx.save(model, path, **saving)
@@ -192,8 +192,14 @@ def test_an_answer_that_differs_from_the_original_is_an_error(
 ) -> None:
     """A Python that answers in the place of ONNX Runtime, and wrongly."""
     python = tmp_path / "python"
-    script = "import json, sys, numpy; numpy.savez(sys.argv[5], y=numpy.full((256, 3), 7)); print(json.dumps(['y']))"
-    python.write_text(f"#!{sys.executable}\n\n{script}\n")
+    script = """
+import json, pathlib, sys, numpy
+given = sorted(pathlib.Path(sys.argv[4]).glob("given-*"))
+for number, path in enumerate(given):
+    numpy.savez(path.with_name(f"answered-{number}.npz"), y=numpy.full((len(numpy.load(path)["x"]), 3), 7))
+print(json.dumps([""] * len(given)))
+"""
+    python.write_text(f"#!{sys.executable}\n{script}")
     python.chmod(0o755)
     source = write_onnx(tmp_path / "net.onnx")
     models = tmp_path / "models"
@@ -244,6 +250,20 @@ def test_a_repository_is_imported_model_by_model(tmp_path: Path, capsys: pytest.
         import_model([str(tmp_path / "given"), "--name=x", "--no-run", f"--repository={tmp_path}/others"])
 
 
+@pytest.mark.parametrize(("first", "config"), [("n", "max_batch_size: 64"), (1, "")])
+def test_a_model_that_is_not_run_gets_the_configuration_of_one_that_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str | int, config: str
+) -> None:
+    source = write_onnx(tmp_path / "net.onnx", first=first)
+    for options in ([], ["--no-run"]):
+        models = tmp_path / f"models{len(options)}"
+        assert run(source, f"--repository={models}", *options) == 0
+        written = models / "net" / "config.pbtxt"
+        assert (written.read_text() if written.exists() else "").startswith(config)
+        fixed = "it does not batch, as its first dimension is fixed: x [1,4]\n  hint: export it"
+        assert (fixed in capsys.readouterr().out) == (first == 1 and not options)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["net.pkl", "net.bin"])
 def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
@@ -256,7 +276,7 @@ def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path: Path, capsys: pytest.C
     assert "--trust-pickle" in capsys.readouterr().err
     assert not (tmp_path / "was-run").exists()
     assert run(tmp_path / name, f"--repository={tmp_path}/models", "--trust-pickle") == 1
-    assert "cannot be served: it is a builtins.NoneType, which has no `predict`" in capsys.readouterr().err
+    assert "it is a builtins.NoneType, which has neither `predict` nor `transform`" in capsys.readouterr().err
     assert (tmp_path / "was-run").exists()
 
 
@@ -292,8 +312,12 @@ def test_an_archive_of_torchserve_runs_its_own_handler(tmp_path: Path, capsys: p
     torch = needed.package("torch")
     manifest = {"model": {"modelName": "sums", "handler": "handler.py", "serializedFile": "net.pt"}}
     handler = (
-        "from ts.torch_handler.base_handler import BaseHandler\n\n\nclass Sums(BaseHandler):\n"
-        "    def postprocess(self, data):\n        return [{'sum': sum(row)} for row in data.tolist()]\n"
+        "from ts.handler_utils.timer import timed\nfrom ts.torch_handler.base_handler import BaseHandler\n"
+        "from ts.utils.util import map_class_to_label\n\n\nclass Sums(BaseHandler):\n"
+        "    def preprocess(self, data):\n        return super().preprocess([row['body'] for row in data])\n\n"
+        "    @timed\n    def postprocess(self, data):\n"
+        "        self.context.metrics.add_counter('Rows', len(data))\n"
+        "        return map_class_to_label([[sum(row)] for row in data.tolist()], {'0': 'sum'})\n"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
