@@ -146,6 +146,7 @@ def test_the_server_answers_as_the_document_says(
             {
                 *("/ping", "/invocations", "/invocations-bidirectional-stream"),
                 *("/execution-parameters", "/metrics"),
+                *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/{model}"),
             },
         ),
         (
