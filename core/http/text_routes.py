@@ -14,7 +14,7 @@ transformers' pipelines.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -130,7 +130,7 @@ def embed(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def similarity(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /similarity`: the cosines of sentences and a source sentence."""
+    """`POST /similarity`: how alike sentences are to a source sentence: cosines, unless the model says otherwise."""
     body = read_object(front_end, environ)
     _refuse_unknown(body, MEMBERS["/similarity"])
     return json_reply(_similarities(front_end, environ, _name(body), body.get("inputs"), _parameters(body)))
@@ -145,8 +145,22 @@ def _similarities(
     texts = [inputs["source_sentence"], *sentences]
     model, given, output = _embedding_model(front_end, name, texts)
     vectors = _run(front_end, environ, model, {given: texts}, (output,), options)[output].astype(np.float32)
-    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return (vectors[1:] @ vectors[0]).tolist()  # type: ignore[no-any-return]
+    config = front_end.bridge.run(front_end.engine.model_config(model.spec.name).parse)
+    kind = config.parameters["similarity_fn_name"].string_value
+    return _SIMILARITIES.get(kind, _cosines)(vectors[0], vectors[1:]).tolist()  # type: ignore[no-any-return]
+
+
+def _cosines(one: Array, others: Array) -> Array:
+    lengths = np.linalg.norm(one) * np.linalg.norm(others, axis=1)
+    return np.asarray(others @ one / np.maximum(lengths, 1e-12))
+
+
+# By the parameter `similarity_fn_name`, as sentence-transformers compares vectors; distances are negative.
+_SIMILARITIES: Mapping[str, Callable[[Array, Array], Array]] = {
+    "dot": lambda one, others: others @ one,
+    "euclidean": lambda one, others: np.asarray(-np.linalg.norm(others - one, axis=1)),
+    "manhattan": lambda one, others: np.asarray(-np.abs(others - one).sum(axis=1)),
+}
 
 
 def rerank(front_end: HttpFrontEnd, environ: Environ) -> Reply:

@@ -22,7 +22,15 @@ from tokenizers import Tokenizer
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.registry import importing
-from trident.core.backends.text.folder import CONFIG, TaskName, TextModel, labels_for, read_text_model, read_tokenizer
+from trident.core.backends.text.folder import (
+    CONFIG,
+    Similarity,
+    TaskName,
+    TextModel,
+    labels_for,
+    read_text_model,
+    read_tokenizer,
+)
 from trident.core.backends.text.tasks import TASKS, Group, Task, TextCall, is_entailment
 from trident.core.config.autocomplete import Watch, auto_complete, is_complete, unwatched
 from trident.core.config.placement import Placement
@@ -86,6 +94,8 @@ class TextBackend:
         model = read_text_model(path, config)
         config.default_model_filename = model.file
         config.parameters["task"].string_value = model.task.value
+        if model.similarity is not Similarity.COSINE:
+            config.parameters["similarity_fn_name"].string_value = model.similarity.value
         if not is_complete(config):
             is_unlimited = config.max_batch_size == 0
             optional = {each.name for each in signature.optional_inputs} if not config.input else set()

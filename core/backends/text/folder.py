@@ -57,6 +57,15 @@ class Pooling(Enum):
     WEIGHTED_MEAN = "weighted-mean"
 
 
+class Similarity(Enum):
+    """How alike two vectors are, by the names of sentence-transformers."""
+
+    COSINE = "cosine"
+    DOT = "dot"
+    EUCLIDEAN = "euclidean"
+    MANHATTAN = "manhattan"
+
+
 class Activation(Enum):
     """What makes scores of logits."""
 
@@ -109,8 +118,9 @@ class TextModel:
     `file` is the ONNX file below the folder, `inner` the folder in it with the tokenizer. `max_tokens` is the length in
     tokens of the longest text, with special tokens. `labels` are the classes by index. `modules` are those of
     sentence-transformers behind its first, class and path. `include_prompt`: the tokens of a prompt are pooled, too.
-    `dimensions` cuts vectors; 0 leaves them. `prompt` goes before each text, unless the request names one of `prompts`.
-    `lowercase`: texts are lowered before the tokenizer. `max_batch_tokens` limits one execution of the graph, padding
+    `dimensions` cuts vectors; 0 leaves them. `similarity` is for the route that compares texts. `prompt` goes before
+    each text, unless the request names one of `prompts`. `lowercase`: texts are lowered before the tokenizer.
+    `max_batch_tokens` limits one execution of the graph, padding
     counted; 0 leaves it to the device. With `truncate` longer texts are cut, otherwise refused. `top_k` is how many
     words fill a mask. `joins_punctuation`: of text made of tokens, the spaces before punctuation are left out.
     `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
@@ -133,6 +143,7 @@ class TextModel:
     include_prompt: bool
     normalize: bool | None
     dimensions: int
+    similarity: Similarity
     activation: Activation
     pad_token: str
     mask_token: str
@@ -191,6 +202,13 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
             model=name,
         )
     normalize = parameters.flag("normalize", None)
+    similarity = whole.get("similarity_fn_name")
+    if similarity not in (None, *(each.value for each in Similarity)):
+        raise ModelLoadFailed(
+            f"text model '{name}' has the similarity_fn_name '{similarity}', which is not known",
+            hint=f"one of: {', '.join(each.value for each in Similarity)}",
+            model=name,
+        )
     chosen_pooling = parameters.choice("pooling", Pooling)
     longest = _positive(sentence.get("max_seq_length")) or _positive(tokenizer.get("model_max_length"))
     return TextModel(
@@ -211,6 +229,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         include_prompt=pooling.get("include_prompt") is not False,
         normalize=normalize,
         dimensions=parameters.number("truncate_dim", _positive(whole.get("truncate_dim"))),
+        similarity=parameters.choice("similarity_fn_name", Similarity) or Similarity(similarity or "cosine"),
         activation=parameters.choice("activation", Activation) or found_activation,
         pad_token=_token(tokens.get("pad_token")),
         mask_token=_token(tokens.get("mask_token")),

@@ -247,11 +247,13 @@ def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProce
 
 def test_the_hubs_client_asks_the_address_of_a_server_with_one_model(tmp_path: Path) -> None:
     write_folder(tmp_path / "models" / "embedder")
+    distance = json.dumps({"similarity_fn_name": "euclidean"})
+    (tmp_path / "models" / "embedder" / "config_sentence_transformers.json").write_text(distance)
     with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0") as server:
         hub = InferenceClient(model=f"http://{server.address}")
         np.testing.assert_allclose(hub.feature_extraction("cat", normalize=True), [unit(mean_of("cat"))], rtol=1e-5)
-        cosines = hub.sentence_similarity("cat", ["dog"])
-        assert cosines == pytest.approx([unit(mean_of("cat")) @ unit(mean_of("dog"))], rel=1e-5)
+        distances = hub.sentence_similarity("cat", ["dog"])
+        assert distances == pytest.approx([-np.linalg.norm(mean_of("cat") - mean_of("dog"))], rel=1e-5)
 
 
 def recorded(name: str) -> Any:
