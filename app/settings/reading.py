@@ -259,7 +259,7 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     """Raise BadOption for the first invalid combination."""
     _check_models(settings)
     if needs_repository and not any(settings.model_repository) and not settings.multi_model:
-        raise BadOption("--model-repository must be specified")
+        raise BadOption("--model-repository must be specified\nname a model or a folder of them: trident serve models")
     _check_http(settings)
     _check_grpc(settings)
     _check_tokens(settings)

@@ -78,12 +78,17 @@ def model_names(path: Path) -> list[str]:
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if _is_folder(entry))
     except (FileNotFoundError, NotADirectoryError):
-        raise RepositoryUnavailable(
-            "repository path is not a valid directory", hint=f"there is no directory {path}"
-        ) from None
+        raise no_directory(path) from None
     except OSError as error:
         hint = chmod_hint(path) if isinstance(error, PermissionError) else None
         raise RepositoryUnavailable(f"failed to read repository {path}: {error.strerror}", hint=hint) from error
+
+
+def no_directory(path: Path) -> RepositoryUnavailable:
+    """The error for a repository that is no directory."""
+    is_file = path.is_file()
+    hint = f"{path} is a file: `trident import` makes a model of it" if is_file else f"there is no directory {path}"
+    return RepositoryUnavailable("repository path is not a valid directory", hint=hint)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.layout_hints import no_models_hint
-from trident.core.repository.repository import BYTECODE, ModelDirectory, is_passed_over, model_names, version_of
+from trident.core.repository.repository import (
+    BYTECODE,
+    ModelDirectory,
+    is_passed_over,
+    model_names,
+    no_directory,
+    version_of,
+)
 
 if TYPE_CHECKING:
     pass
@@ -152,9 +159,7 @@ class LocalSource:
             is_folder = isinstance(error, PermissionError)
         if not is_folder:
             if not self.path.is_dir():
-                raise RepositoryUnavailable(
-                    "repository path is not a valid directory", hint=f"there is no directory {self.path}"
-                )
+                raise no_directory(self.path)
             return None
         found: list[SourceFile] = []
         self._walk(root, "", found, set())

@@ -124,7 +124,10 @@ def test_a_version_is_not_served_but_its_model_is_named(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["serve"], "--model-repository must be specified\n"),
+        (
+            ["serve"],
+            "--model-repository must be specified\nname a model or a folder of them: trident serve models\n",
+        ),
         (["serve", "/nowhere.onnx"], "there is neither a file nor a folder /nowhere.onnx\n"),
         (["serve", "--htp-port=1"], 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?\n'),
         (["--http-port=x"], 'Bad option: "--http-port".\nInvalid option value. Got x\n'),

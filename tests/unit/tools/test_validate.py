@@ -277,6 +277,12 @@ def test_versions_with_different_signatures_have_no_problem(tmp_path: Path, prob
     assert problems(tmp_path) == []
 
 
+def test_a_file_is_no_repository_and_can_be_imported(tmp_path: Path, problems: Problems) -> None:
+    (tmp_path / "net.onnx").touch()
+    (found,) = problems(tmp_path / "net.onnx")
+    assert found["hint"] == f"{tmp_path / 'net.onnx'} is a file: `trident import` makes a model of it"
+
+
 # --- models in Python, and of texts
 
 TENSORS = 'input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'

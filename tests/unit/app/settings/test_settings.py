@@ -393,7 +393,7 @@ def test_a_refused_secret_is_not_repeated(value: str) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["--model-repository="]])
 def test_a_missing_model_repository_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(BadOption, match=r"^--model-repository must be specified$"):
+    with pytest.raises(BadOption, match=r"^--model-repository must be specified\n"):
         read_settings(arguments, {})
     assert read_settings(arguments, {}, needs_repository=False).http_port == 8000
 
