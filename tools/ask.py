@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError
@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 from trident.adapters.common.options import BadOption
 from trident.app.process.environment import process_environment
+from trident.app.terminal import counted
 
 _TIMEOUT_S = 5.0
 _LARGEST_ANSWER = 64 << 20
@@ -86,3 +87,15 @@ def server_url(words: Sequence[str]) -> str:
 def with_scheme(url: str) -> str:
     """`url`, which may be HOST:PORT."""
     return url if "://" in url else f"http://{url}"
+
+
+def long_executions(models: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], str]]:
+    """The versions in which an execution has run for long, of the items of `model_stats`, and what to say of it."""
+    for model in models:
+        running = model.get("long_execution")
+        if running:
+            waiting = running.get("pending_count", 0)
+            text = f"an execution has run for {running['ns'] / 1e9:.0f} s"
+            if waiting:
+                text += f"; {counted(waiting, 'request')} {'waits' if waiting == 1 else 'wait'} behind it"
+            yield (model["name"], str(model.get("version", ""))), text

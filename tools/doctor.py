@@ -33,7 +33,7 @@ from trident.core.errors import NotInstalled, ServerError
 from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
 from trident.core.observability.log import LogOptions, configure_logging, escaped
 from trident.core.repository.location import Scheme, parse_location
-from trident.tools.ask import DENIED, Answer, Ask, NoAnswer, ask, with_scheme
+from trident.tools.ask import DENIED, Answer, Ask, NoAnswer, ask, long_executions, with_scheme
 from trident.tools.doctor_repositories import (
     NOTED_SKEW_S,
     Area,
@@ -49,7 +49,6 @@ from trident.tools.doctor_repositories import (
     size_text,
     storage_lines,
 )
-from trident.tools.overview import long_executions
 
 JSON = Option.of_command("json", SWITCH, False, "Print the report as JSON.")
 _JSON_FLAG = f"--{JSON.flag}"

@@ -11,15 +11,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trident.adapters.common.options import SWITCH, Option, choice, integer, number
 from trident.app.process.environment import has_colours
-from trident.app.terminal import counted
 from trident.core.observability.log import escaped
-from trident.tools.ask import Answer, Ask, NoAnswer, ask, server_url
+from trident.tools.ask import Answer, Ask, NoAnswer, ask, long_executions, server_url
 from trident.tools.options import read_values
 
 # --- readings and what happened between two of them
@@ -137,18 +136,6 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
             for key, shown in sorted(rows.items())
         ),
     )
-
-
-def long_executions(models: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], str]]:
-    """The versions in which an execution has run for long, of the items of `model_stats`, and what to say of it."""
-    for model in models:
-        running = model.get("long_execution")
-        if running:
-            waiting = running.get("pending_count", 0)
-            text = f"an execution has run for {running['ns'] / 1e9:.0f} s"
-            if waiting:
-                text += f"; {counted(waiting, 'request')} {'waits' if waiting == 1 else 'wait'} behind it"
-            yield (model["name"], str(model.get("version", ""))), text
 
 
 def _reasons(ready: Answer) -> Iterable[str]:
