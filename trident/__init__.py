@@ -6,6 +6,7 @@ needs.
 """
 
 import os
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ for _name, _value in (
     ("RAY_USAGE_STATS_ENABLED", "0"),
 ):
     os.environ.setdefault(_name, _value)
+# The import of OpenVINO sends usage, unless this package is missing.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 if TYPE_CHECKING:
     from trident.app.library.functions import FunctionModel, model

@@ -24,7 +24,7 @@ from trident.tools.commands import COMMANDS
 
 MODEL = """
 import numpy as np
-import onnxruntime  # as models do that run graphs themselves
+import onnxruntime, openvino  # as models do that run graphs themselves
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
@@ -67,7 +67,7 @@ def infer(process):
         except OSError:
             assert process.poll() is None
             time.sleep(0.1)
-    for model, inputs in {"python": X["inputs"], "simple": NUMBERS}.items():
+    for model, inputs in {"python": X["inputs"], "simple": NUMBERS, "vino": NUMBERS}.items():
         body = json.dumps({"inputs": inputs}).encode()
         urllib.request.urlopen(f"{url}/v2/models/{model}/infer", body).read()
     run("status", url)
@@ -92,7 +92,7 @@ run("tune", "simple", "--repository=models", "--p99=1s", "--budget=5s", "--outpu
 run("emulate", "sagemaker", "--batch=input.json", "--output=out", "models/simple")
 
 import trident as library
-import onnxruntime
+import onnxruntime, openvino
 with library.Server("models") as server:
     server.model("simple").infer({each["name"]: __import__("numpy").ones((1, 16), "int32") for each in NUMBERS})
 """
@@ -107,6 +107,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for each in ("home", "temporary", "models/python/1"):
         (folder / each).mkdir(parents=True)
     shutil.copytree(ROOT / "deploy" / "models" / "simple", folder / "models" / "simple")
+    shutil.copytree(ROOT / "deploy" / "models" / "simple" / "1", folder / "models" / "vino" / "1")
+    (folder / "models/vino/config.pbtxt").write_text('backend: "openvino" default_model_filename: "model.onnx"')
     (folder / "models/python/1/model.py").write_text(MODEL)
     (folder / "models/python/config.pbtxt").write_text(CONFIG)
     numbers = '{"name": "%s", "datatype": "INT32", "shape": [1, 16], "data": [%s]}'
