@@ -11,6 +11,7 @@ Source: docs/spec/http.md section 4 "Processing order", docs/spec/grpc.md sectio
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ from trident.core.frontend.request import RESERVED_PREFIX, set_parameter, versio
 from trident.core.inference.request import InferenceRequest, Parameter
 
 _NOT_LISTED: Final = (False, 0)
+_log = logging.getLogger("trident.server")
 
 
 Lookup = Callable[[str, int], ServedModel]
@@ -46,6 +48,9 @@ def is_served(engine: Engine, name: str) -> bool:
         return False
     except ServerError:
         return True
+    except Exception:  # the engine's: what is counted here is answered all the same
+        _log.exception("looking for model '%s' failed unexpectedly", name)
+        return False
 
 
 _NOT_OVER_HTTP: Final = "HTTP end point doesn't support models with decoupled transaction policy"
