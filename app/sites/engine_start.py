@@ -232,7 +232,7 @@ def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) ->
         changes = settings.allow_http or _CONTROL in own.public_groups
         if (
             settings.reload
-            or settings.model_control_mode == "poll"
+            or settings.model_control_mode in ("poll", "demand")
             or (settings.model_control_mode == "explicit" and changes)
         ):
             continue

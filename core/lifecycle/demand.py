@@ -347,6 +347,15 @@ class Demand:
             return False
         return not any(version.is_in_use for version in model.serving.values())
 
+    def is_awaited(self, model: Model) -> bool:
+        """Return whether requests wait for the load of the model, or of an ensemble that it is a step of."""
+        for each in (model, *self._models.dependents(model.key)):
+            registration = self.of(each.key)
+            is_long = any(version.attempt.is_long for version in each.attempts)
+            if registration is not None and registration.is_loading and not is_long:
+                return True
+        return False
+
     def _held(self, model: Model) -> dict[str, int]:
         """The bytes that would become free with the model: of an ensemble its part of those of its steps."""
         found: Counter[str] = Counter()

@@ -197,14 +197,16 @@ class Lifecycle:
         """Begin to unload a model, and unpin it; with `wait` return when all of its memory is free.
 
         The ensembles that use it are unloaded as well. With `unload_dependents` so are the models of its own steps, see
-        `Loads.unload`. It is no error if the model is unknown or not loaded.
+        `Loads.unload`. It is no error if the model is unknown or not loaded. A model that requests wait for is unpinned
+        only, unless its load takes long.
         """
         self._refuse_unless_explicit()
         if self.demand is not None:
             self.demand.pin(name, pinned=False)
         leaving: list[ModelVersion] = []
         for model in self.models.named(name):
-            leaving += self.loads.unload(model, "unload request", unload_dependents=unload_dependents)
+            if self.demand is None or not self.demand.is_awaited(model):
+                leaving += self.loads.unload(model, "unload request", unload_dependents=unload_dependents)
         for version in leaving if wait else ():
             version.gone.wait()
 

@@ -24,12 +24,16 @@ from tests.histories.kinds import BY_KIND, WIDTH, Hanging, Kind
 from tests.waiting import until
 
 # Names of faults, and how often each is chosen.
-FAULTS = {"reload": 30, "unload": 4, "pause": 3, "stub": 3, "hang": 1, "front end": 1, "engine": 1}
+FAULTS = {"reload": 30, "unload": 4, "evict": 30, "pause": 3, "stub": 3, "hang": 1, "front end": 1, "engine": 1}
+# Their models are loaded by what asks for them.
+DEMAND_SHAPES = ("demand", "demand-front-ends")
 LIBRARY_SHAPE = "library"
 SHAPES = {
     "one-process": ("--http-workers=0",),
     "front-ends": ("--http-workers=2",),
     "engines": ("--http-workers=2", "--engines=2"),
+    "demand": ("--http-workers=0",),
+    "demand-front-ends": ("--http-workers=2",),
     # Its engine is the process of the caller.
     LIBRARY_SHAPE: (),
 }
@@ -63,8 +67,9 @@ class Faults(threading.Thread):
         self._faults = {name: FAULTS[name] for name in faults if name in FAULTS}
         if "hanging" not in kinds:
             self._faults.pop("hang", None)
-        if shape in ("one-process", LIBRARY_SHAPE):
+        if shape in ("one-process", "demand", LIBRARY_SHAPE):
             self._faults.pop("front end", None)
+        self._faults.pop("unload" if shape in DEMAND_SHAPES else "evict", None)
         if shape == LIBRARY_SHAPE:
             self._faults.pop("engine", None)
 
@@ -72,6 +77,7 @@ class Faults(threading.Thread):
         made: dict[str, Callable[[], str]] = {
             "reload": self._reload,
             "unload": self._unload,
+            "evict": self._evict,
             "stub": self._kill_stub,
             "front end": self._kill_front_end,
             "engine": self._kill_engine,
@@ -142,8 +148,15 @@ class Faults(threading.Thread):
                     until(lambda name=other.name: self._is_ready(name), f"{other.name} is not ready again")
         return kind.name
 
+    def _evict(self) -> str:
+        """Let a model go that the next request loads again: it explains no error. A sequence would end."""
+        kind = self._random.choice([each for each in self._kinds if not (each.is_function or each.is_sequence)])
+        answer = control(self._server, f"/v2/repository/models/{kind.name}/unload")
+        assert answer == (200, ""), f"unload of {kind.name}: {answer}"
+        return kind.name
+
     def _is_ready(self, model: str) -> bool:
-        return self._answers(f"/v2/models/{model}/ready")
+        return self._answers(f"/v2/models/{model}/ready?load=true")
 
     def _answers(self, path: str) -> bool:
         try:
@@ -196,7 +209,7 @@ class Faults(threading.Thread):
         if not all(self._answers("/v2/health/ready") for _ in range(20)):
             return False
         index = self._server.json("POST", "/v2/repository/index")
-        return all(entry.get("state") == "READY" for entry in index)
+        return all(entry.get("state") == "READY" or entry.get("reason", "").startswith("REGISTERED") for entry in index)
 
     def _kill(self, process: int) -> None:
         os.kill(process, signal.SIGKILL)

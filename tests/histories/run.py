@@ -23,7 +23,7 @@ from tests.contract.servers.server import ServerProcess, environment_without
 from tests.contract.servers.session import session_members
 from tests.histories.board import SERVER, Board, Cause, Event
 from tests.histories.clients import Plan, run_clients
-from tests.histories.faults import FAULTS, LIBRARY_SHAPE, SHAPES, Faults
+from tests.histories.faults import DEMAND_SHAPES, FAULTS, LIBRARY_SHAPE, SHAPES, Faults
 from tests.histories.kinds import BY_KIND, KINDS, PLATFORMS, WrongAnswer, write_all
 from tests.histories.library import LibraryProcess
 from tests.waiting import until
@@ -182,9 +182,13 @@ class _Run:
             "vertex-ai-port": self.vertex,
             "vertex-ai-default-model": "plain",
         }
-        named = {"platform": "plain", **OPTIONS, **(platforms if "plain" in self.kinds else {})}
+        of_models = dict(OPTIONS)
+        if self.setting.shape in DEMAND_SHAPES:
+            del of_models["load-model"]
+            of_models |= {"model-control-mode": "demand", "model-idle-secs": "1"}
+        named = {"platform": "plain", **of_models, **(platforms if "plain" in self.kinds else {})}
         options = [*(f"--{name}={value}" for name, value in named.items()), *SHAPES[self.setting.shape]]
-        if self.setting.shape != "one-process":
+        if self.setting.shape not in ("one-process", "demand"):
             options.append(f"--http-worker-memory-bytes={8 << 20}")
         if "disk" in self.setting.faults and (disk := self._small_disk(stack)) is not None:
             settings = (f"triton,file={disk}/trace", "level=TIMESTAMPS", "rate=20")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 SECONDS = float(os.environ.get("HISTORIES_SECONDS", "30"))
 
 
-@pytest.mark.parametrize("shape", ["one-process", "front-ends", "engines"])
+@pytest.mark.parametrize("shape", ["one-process", "front-ends", "engines", "demand", "demand-front-ends"])
 def test_every_answer_is_right_and_comes_once(shape: str) -> None:
     result = run(Setting(seed=1, shape=shape, seconds=SECONDS))
     print(result)
