@@ -5,6 +5,7 @@
     python -m bench generation      generated tokens/s beside the loop of ONNX Runtime GenAI
     python -m bench grpc            gRPC beside binary HTTP
     python -m bench library         a call of the library beside one of the bare session, and one over HTTP
+    python -m bench models          many models on demand, few in memory, beside the bare load and an lru_cache
     python -m bench platforms       the routes of SageMaker and Vertex AI beside v2 infer
     python -m bench python          models in Python beside ONNX models of the same function
     python -m bench scale           scaling rules under bursts, in a simulation
@@ -25,13 +26,14 @@ import sys
 from importlib import import_module
 
 # Imported when asked for: what some of them measure beside is not installed everywhere.
-PROGRAMS = ("generation", "guard", "library", "scale", "size", "text", "tuning", "wrk")
+PROGRAMS = {name: name for name in ("generation", "guard", "library", "scale", "size", "text", "tuning", "wrk")}
+PROGRAMS["models"] = "on_demand"
 
 
 def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
     if name in PROGRAMS:
-        import_module(f"bench.{name}").main(arguments)
+        import_module(f"bench.{PROGRAMS[name]}").main(arguments)
         return
     if name in ("--help", "-h"):
         print(__doc__)

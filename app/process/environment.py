@@ -108,7 +108,8 @@ def keep_freed_memory() -> bool:
 
 
 def use_one_heap() -> bool:
-    """Let all threads of the process share one heap of glibc; for a process that keeps a response cache.
+    """Let all threads of the process share one heap of glibc; for a process that keeps a response cache, or lets go of
+    models: what a thread's own heap has free at its end never returns to the system.
 
     Otherwise an answer that one thread kept and another one removed leaves a hole in the heap of the first: a full
     cache of 100 MB grew to 119 MB while answers of different sizes replaced each other. With one heap it is 102 MB.

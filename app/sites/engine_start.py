@@ -139,7 +139,7 @@ class EngineStart:
         """`makers` are those of `make_engine`."""
         self.failure: str | None = None
         keep_freed_memory()  # before the first model: weights in a thread's heap would not return to the system
-        if settings.response_cache_bytes:
+        if settings.response_cache_bytes or settings.model_control_mode == "demand":
             use_one_heap()
         self.engine: InferenceEngine = make_engine(engine_options(settings), self.fail, makers)
         self.engine.start()

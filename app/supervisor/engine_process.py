@@ -88,7 +88,7 @@ class EngineProcess:
         signal.signal(STOP_ENGINE, lambda *_: self._stop.put(None))
         _end_with_parent()
         keep_freed_memory()
-        if self._settings.response_cache_bytes:
+        if self._settings.response_cache_bytes or self._settings.model_control_mode == "demand":
             use_one_heap()
         share_interpreter_lock()
         if self._is_one_of_many:

@@ -162,7 +162,10 @@ class InferenceEngine:
         )
 
     def model(self, name: str, version: int = -1) -> ServedModel:
-        return self._find(name, version)
+        try:
+            return self._models.find(name, version)
+        except ModelCold:
+            return self._find(name, version)
 
     def _find(self, name: str, version: int) -> ModelVersion:
         """The version that serves; one that is loaded when something asks for it is waited for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +62,7 @@ from trident.core.lifecycle.memory import CPU, CPU_FACTOR, Need
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.version import FindSteps, ModelVersion
+from trident.core.memo import Memo
 from trident.core.repository.config import check_checksums, check_config, load_config, read_config
 from trident.core.repository.content_digest import ContentDigest
 from trident.core.repository.layout_hints import layout_hint
@@ -81,6 +82,7 @@ from trident.core.scheduling.run_once import run_once
 from trident.core.scheduling.scheduler import Scheduler, row_of
 
 _log = logging.getLogger("trident.lifecycle")
+_COMPLETED_AT_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class ModelLoader:
         self.memory = parts.memory
         self.slots = LoadSlots(options.load_threads)
         self.models: BlsClient | None = None
+        # What configurations were completed to, by what they were completed from.
+        self._completed: Memo[Hashable, tuple[ModelConfig, ModelSignature]] = Memo(_COMPLETED_AT_MOST)
 
     def plan_threads(self, models: int) -> None:
         """Divide the container's cores among `models` sessions. Called before the first load."""
@@ -255,7 +259,7 @@ class ModelLoader:
                 need = {**least, CPU: int(least[CPU] * CPU_FACTOR)}
             with self._taking(version, need, least):
                 version.attempt.begin("the completion of its configuration")
-                signature = self._configure(fetched.directory, prepared.config, version)
+                signature = self._configure(fetched.directory, prepared, version)
                 model, instances, scheduler = self._load_model(fetched.directory, version, signature, find_steps)
             try:
                 version.gpu_uuid = self._gpu_uuid([instance.placement for instance in instances])
@@ -428,18 +432,27 @@ class ModelLoader:
         uuids = self._parts.gpu_uuids
         return uuids[device_id] if kind is DeviceKind.GPU and device_id < len(uuids) else None
 
-    def _configure(
-        self, directory: ModelDirectory, written: ModelConfig, version: ModelVersion
-    ) -> ModelSignature | None:
-        """Complete the configuration. Returns the signature of the graph, if it was completed from that."""
-        config, signature = load_config(
-            directory,
-            written,
-            self._backends,
-            auto_complete=self._options.auto_complete,
-            version=version.version,
-            watch=version.attempt.watch,
-        )
+    def _configure(self, directory: ModelDirectory, prepared: Prepared, version: ModelVersion) -> ModelSignature | None:
+        """Complete the configuration. Returns the signature of the graph, if it was completed from that.
+
+        A graph that was read is not read again for the same files: models on demand are loaded over and over.
+        """
+        written = prepared.config
+        key = version.name, version.version, prepared.located.files, written.SerializeToString(deterministic=True)
+        known = self._completed.get(key)
+        if known is not None:
+            config, signature = copy_of(known[0]), known[1]
+        else:
+            config, signature = load_config(
+                directory,
+                written,
+                self._backends,
+                auto_complete=self._options.auto_complete,
+                version=version.version,
+                watch=version.attempt.watch,
+            )
+            if signature is not None and self._options.control_mode == "demand":
+                self._completed[key] = copy_of(config), signature
         version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
         version.trace_with(self._parts.tracer)
         version.measure(self._options.latencies)

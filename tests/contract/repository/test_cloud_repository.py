@@ -98,6 +98,27 @@ def test_first_start_downloads_served_models_and_second_start_nothing(
             assert "downloaded model" not in server.log_text()
 
 
+@pytest.mark.parametrize("storage", ["s3", "gcs"])
+def test_models_on_demand_are_downloaded_when_something_asks_for_them(
+    storage: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    repository = CloudRepository(request.getfixturevalue(storage), "demanded", "models")
+    for name, factor in (("a", 2.0), ("b", 3.0)):
+        repository.put_model(name, factor)
+    configs = {"a/config.pbtxt": 1, "b/config.pbtxt": 1}
+    with (
+        FaultProxy(repository.emulator.endpoint) as proxy,
+        server_of(repository, proxy, tmp_path, "demand", "--model-control-mode=demand") as server,
+    ):
+        assert fetched(proxy.requests) == configs
+        assert listings(proxy.requests) == 1
+        for _ in range(2):
+            assert_serves(server, "b", 3.0)
+            assert fetched(proxy.requests) == {**configs, "b/1/model.onnx": 1}
+            assert server.request("POST", "/v2/repository/models/b/unload", b"{}")[0] == 200
+            until(lambda: all(entry["state"] == "UNAVAILABLE" for entry in server.json("POST", "/v2/repository/index")))
+
+
 def _assert_held_start_is_seen(server: ServerProcess, size: int) -> None:
     """One of two models must be loaded while the other waits for the rest of an object of `size` bytes."""
 

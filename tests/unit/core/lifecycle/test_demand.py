@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.unit.core.lifecycle.lifecycle_bench import (
@@ -26,6 +27,8 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 )
 from tests.waiting import until
 from trident.core.errors import ModelCold, ModelNotFound, ModelNotReady, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
 from trident.core.lifecycle.lifecycle import LoadThreads
 from trident.core.lifecycle.memory import MemoryLedger, ModelBudget
@@ -152,6 +155,15 @@ def test_a_failed_load_answers_everyone_and_is_tried_again_after_a_pause(tmp_pat
         assert bench.backend.loads == [f"m:1={BROKEN}", "m:1=3"]
 
 
+def test_a_load_that_hangs_ends_at_its_limit(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    write(tmp_path, "other", 2)
+    with demanding(tmp_path, load_timeout_s=0.05) as bench, bench.backend.holding("m"):
+        with pytest.raises(ModelNotReady, match=r"took longer than --model-load-timeout-secs allows"):
+            bench.ask("m")
+        assert bench.ask("other") == 2
+
+
 def test_a_broken_configuration_concerns_its_model_alone(tmp_path: Path) -> None:
     write(tmp_path, "broken", 1, config="no configuration")
     write(tmp_path, "misplaced", 1, config=CONFIG + 'parameters { key: "IDLE_SECS" value { string_value: "soon" } }')
@@ -169,7 +181,7 @@ def test_what_has_rested_longest_goes_when_a_load_lacks_memory(tmp_path: Path) -
         write(tmp_path, name, sized(number))
     put(tmp_path / "stays" / "config.pbtxt", CONFIG + 'parameters { key: "PINNED" value { string_value: "true" } }')
     # Two beside those that stay, and what the load of one more takes for a while.
-    with demanding(tmp_path, budget=4 * SIZE + SIZE // 2, load_models=("pinned",)) as bench:
+    with demanding(tmp_path, budget=5 * SIZE, load_models=("pinned",)) as bench:
         for name, weight in (("stays", 5), ("a", 1), ("b", 2)):
             assert bench.ask(name) == weight
         assert resident(bench) == ["a", "b", "pinned", "stays"]
@@ -249,10 +261,6 @@ def test_an_idle_model_goes_and_comes_back(tmp_path: Path) -> None:
 def test_a_sequence_keeps_its_model(tmp_path: Path) -> None:
     write(tmp_path, "m", 1, config=SEQUENCES)
     with demanding(tmp_path, model_idle_s=0.001) as bench:
-        import numpy as np
-
-        from trident.core.inference.pending_request import PendingRequest
-        from trident.core.inference.request import InferenceRequest, InputTensor
 
         def send(*, start: bool = False, end: bool = False) -> int:
             request = InferenceRequest("m", [InputTensor("INPUT0", "INT32", (1,), np.zeros(1, np.int32))])
@@ -279,10 +287,6 @@ def test_an_ensemble_loads_its_steps_and_lets_them_go(tmp_path: Path) -> None:
     with demanding(tmp_path, budget=3 * SIZE) as bench:
 
         def ask_both() -> int:
-            import numpy as np
-
-            from trident.core.inference.request import InputTensor
-
             return bench.ask("both", InputTensor("IN", "INT32", (1,), np.zeros(1, np.int32)))
 
         assert ask_both() == 2

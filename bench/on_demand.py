@@ -1,0 +1,269 @@
+"""Measures models on demand: many models in one server, few in memory, asked for by a Zipf distribution.
+
+    python -m bench models [--models 1000] [--memory-mib 1024] [--rate 200] [--seconds 600]
+
+Half of the models are variants of one graph, the others differ in their layers too. Beside the server: the bare load of
+a model (file to session to first answer), a loop with functools.lru_cache, and a server that has only the models that
+are asked most. Memory is that of the process, measured from outside, above what it takes without models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.client
+import json
+import os
+import re
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from bench.machine import cores, cpu_model
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.session import session_members
+from tests.waiting import until
+from trident.app.version import BUILD
+
+_MIB = 1 << 20
+_CLIENTS = 48
+_MOST_ASKED = 20
+_LOADED = re.compile(r"^I(\d{4} [\d:.]+) .*'(\w+)' version 1: LOADING -> READY after ([\d.]+) s", re.MULTILINE)
+
+
+def write_models(repository: Path, count: int, mib: float) -> list[str]:
+    """Models of about `mib` MiB each. Returns their names."""
+    names = [f"m{number:05d}" for number in range(count)]
+    for number, name in enumerate(names):
+        width = 256 if number % 2 else 192 + 64 * (number // 2 % 3)
+        weights = np.random.default_rng(number)
+        layers = max(1, round(mib * _MIB / (4 * width * width)))
+        nodes, kept, last = [], [], "INPUT"
+        for layer in range(layers):
+            matrix = (weights.standard_normal((width, width)) / width).astype(np.float32)
+            kept.append(numpy_helper.from_array(matrix, f"w{layer}"))
+            nodes.append(helper.make_node("MatMul", [last, f"w{layer}"], [last := f"h{layer}"]))
+        nodes.append(helper.make_node("Identity", [last], ["OUTPUT"]))
+        ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, ["n", width]) for end in ("INPUT", "OUTPUT")]
+        graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], kept)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        path = repository / name / "1" / "model.onnx"
+        path.parent.mkdir(parents=True)
+        onnx.save(model, path)
+    return names
+
+
+def width_of(repository: Path, name: str) -> int:
+    """The length of a model's rows, from its graph without its weights."""
+    graph = onnx.load(repository / name / "1" / "model.onnx").graph
+    return int(graph.input[0].type.tensor_type.shape.dim[1].dim_value)
+
+
+def zipf(names: Sequence[str], count: int) -> list[str]:
+    order = np.random.default_rng(1).permutation(len(names))
+    weights = 1.0 / np.arange(1, len(names) + 1)
+    chosen = np.random.default_rng(2).choice(len(names), size=count, p=weights / weights.sum())
+    return [names[order[each]] for each in chosen]
+
+
+def bare_load(repository: Path, name: str, width: int) -> float:
+    """Seconds from the file to the first answer."""
+    began = time.perf_counter()
+    session = onnxruntime.InferenceSession(
+        repository / name / "1" / "model.onnx", providers=["CPUExecutionProvider"], sess_options=_one_thread()
+    )
+    session.run(None, {"INPUT": np.zeros((1, width), np.float32)})
+    return time.perf_counter() - began
+
+
+def _one_thread() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return options
+
+
+@dataclass(frozen=True)
+class Answer:
+    model: str
+    began: float
+    ended: float
+    status: int
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+def ask_all(port: int, asked: Sequence[str], widths: dict[str, int], rate: float) -> list[Answer]:
+    """Ask at `rate` requests a second, whatever the answers do. A late client counts from the planned moment."""
+    planned: SimpleQueue[tuple[float, str] | None] = SimpleQueue()
+    answers: list[Answer] = []
+    bodies = {width: np.full((1, width), 0.5, np.float32).tobytes() for width in set(widths.values())}
+
+    def client() -> None:
+        connection = http.client.HTTPConnection(HOST, port, timeout=120)
+        while (next_one := planned.get()) is not None:
+            due, name = next_one
+            time.sleep(max(0.0, due - time.time()))
+            head = json.dumps(
+                {
+                    "inputs": [
+                        {
+                            "name": "INPUT",
+                            "shape": [1, widths[name]],
+                            "datatype": "FP32",
+                            "parameters": {"binary_data_size": 4 * widths[name]},
+                        }
+                    ],
+                    "parameters": {"binary_data_output": True},
+                }
+            ).encode()
+            try:
+                headers = {"Inference-Header-Content-Length": str(len(head))}
+                connection.request("POST", f"/v2/models/{name}/infer", head + bodies[widths[name]], headers)
+                response = connection.getresponse()
+                response.read()
+                status = response.status
+            except OSError:
+                connection.close()
+                status = 0
+            answers.append(Answer(name, due, time.time(), status))
+
+    begin = time.time() + 0.5
+    for number, name in enumerate(asked):
+        planned.put((begin + number / rate, name))
+    threads = [threading.Thread(target=client) for _ in range(_CLIENTS)]
+    for thread in threads:
+        planned.put(None)
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+class Memory(threading.Thread):
+    """Looks at the memory of the server's processes from outside, every 50 ms."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        super().__init__(daemon=True)
+        self._members = session_members(server.process.pid)
+        self.peak = 0
+        self.is_over = False
+
+    def now(self) -> int:
+        return max(_resident(member) for member in self._members)
+
+    def run(self) -> None:
+        while not self.is_over:
+            self.peak = max(self.peak, self.now())
+            time.sleep(0.05)
+
+
+def _resident(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def cold_among(answers: Sequence[Answer], log: str) -> tuple[list[float], list[float]]:
+    """Seconds of the answers whose model was loaded meanwhile, and of the others."""
+    year = datetime.now(UTC).year
+    loads: dict[str, list[float]] = {}
+    for moment, name, _ in _LOADED.findall(log):
+        at = datetime.strptime(f"{year}{moment}", "%Y%m%d %H:%M:%S.%f").replace(tzinfo=UTC)
+        loads.setdefault(name, []).append(at.timestamp())
+    cold, warm = [], []
+    for answer in answers:
+        was_loaded = any(answer.began <= at <= answer.ended for at in loads.get(answer.model, ()))
+        (cold if was_loaded else warm).append(answer.seconds)
+    return cold, warm
+
+
+def percentiles(seconds: Sequence[float]) -> str:
+    if len(seconds) < 2:
+        return "-"
+    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return f"p50 {cuts[49] * 1e3:8.1f} ms   p99 {cuts[98] * 1e3:8.1f} ms   ({len(seconds)})"
+
+
+def lru_loop(
+    repository: Path, asked: Sequence[str], widths: dict[str, int], size: int
+) -> tuple[list[float], list[float]]:
+    """The loop that people write: seconds of misses and of hits, one after the other and without a wait."""
+
+    @functools.lru_cache(maxsize=size)
+    def session(name: str) -> onnxruntime.InferenceSession:
+        path = repository / name / "1" / "model.onnx"
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"], sess_options=_one_thread())
+
+    misses, hits = [], []
+    for name in asked:
+        before, began = session.cache_info().misses, time.perf_counter()
+        session(name).run(None, {"INPUT": np.full((1, widths[name]), 0.5, np.float32)})
+        (misses if session.cache_info().misses > before else hits).append(time.perf_counter() - began)
+    return misses, hits
+
+
+def say(name: str, text: object) -> None:
+    print(f"{name:34} {text}", flush=True)
+
+
+def _serve(repository: Path, log: Path, *options: str) -> ServerProcess:
+    return ServerProcess(repository, log, "--platform=plain", "--allow-grpc=false", "--http-workers=0", *options)
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=1000)
+    parser.add_argument("--mib", type=float, default=10.0, help="MiB of a model")
+    parser.add_argument("--memory-mib", type=int, default=1024, help="the budget of the models")
+    parser.add_argument("--rate", type=float, default=200.0, help="requests a second")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    given = parser.parse_args(arguments)
+    say("machine", f"{cpu_model()}, {cores()} cores; {BUILD}")
+    with tempfile.TemporaryDirectory(prefix="on-demand-") as place:
+        folder = Path(place)
+        repository = folder / "models"
+        names = write_models(repository, given.models, given.mib)
+        widths = {name: width_of(repository, name) for name in names}
+        asked = zipf(names, int(given.rate * given.seconds))
+        most = [name for name, _ in sorted(((n, asked.count(n)) for n in set(asked)), key=lambda each: -each[1])]
+        say("bare load", percentiles([bare_load(repository, name, widths[name]) for name in most[:100]]))
+        demand = ("--model-control-mode=demand", f"--model-memory={given.memory_mib}MiB", "--model-idle-secs=20")
+        with _serve(repository, folder / "log", *demand) as server:
+            memory = Memory(server)
+            ask_all(server.http_port, most[:2], widths, 1.0)
+            for name in most[:2]:
+                server.json("POST", f"/v2/repository/models/{name}/unload", {})
+            until(lambda: not server.json("POST", "/v2/repository/index", {"ready": True}))
+            without = memory.now()
+            memory.start()
+            answers = ask_all(server.http_port, asked, widths, given.rate)
+            until(lambda: not server.json("POST", "/v2/repository/index", {"ready": True}), limit_s=120)
+            time.sleep(1)
+            after, memory.is_over = memory.now(), True
+            cold, warm = cold_among(answers, server.log_text())
+        taken = (memory.peak - without) / _MIB
+        say("requests", f"{len(answers)}, of which {sum(each.status != 200 for each in answers)} failed")
+        say("memory of models, at most", f"{taken:.0f} MiB of {given.memory_mib} ({taken / given.memory_mib:.1%})")
+        say("process without, and after all", f"{without / _MIB:.0f} MiB, {after / _MIB:.0f} MiB")
+        say("cold", percentiles(cold))
+        say("warm", percentiles(warm))
+        few = [name for name in asked if name in most[:_MOST_ASKED]]
+        loads = [f"--load-model={name}" for name in most[:_MOST_ASKED]]
+        with _serve(repository, folder / "log2", "--model-control-mode=explicit", *loads) as server:
+            alone = ask_all(server.http_port, few, widths, given.rate)
+        say(f"warm, {_MOST_ASKED} models only", percentiles([each.seconds for each in alone]))
+        misses, hits = lru_loop(repository, asked, widths, max(1, int(given.memory_mib / given.mib)))
+        say("functools.lru_cache, misses", percentiles(misses))
+        say("functools.lru_cache, hits", percentiles(hits))
