@@ -182,7 +182,8 @@ def cold_among(answers: Sequence[Answer], log: str) -> tuple[list[float], list[f
     for moment, name, _ in _LOADED.findall(log):
         at = datetime.strptime(f"{year}{moment}", "%Y%m%d %H:%M:%S.%f").replace(tzinfo=UTC)
         loads.setdefault(name, []).append(at.timestamp())
-    cold, warm = [], []
+    cold: list[float] = []
+    warm: list[float] = []
     for answer in answers:
         was_loaded = any(answer.began <= at <= answer.ended for at in loads.get(answer.model, ()))
         (cold if was_loaded else warm).append(answer.seconds)
@@ -206,7 +207,8 @@ def lru_loop(
         path = repository / name / "1" / "model.onnx"
         return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"], sess_options=_one_thread())
 
-    misses, hits = [], []
+    misses: list[float] = []
+    hits: list[float] = []
     for name in asked:
         before, began = session.cache_info().misses, time.perf_counter()
         session(name).run(None, {"INPUT": np.full((1, widths[name]), 0.5, np.float32)})

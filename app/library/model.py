@@ -100,7 +100,7 @@ class Model:
         """The outputs for these inputs. Blocks; short executions run on the calling thread.
 
         Requests of several threads are batched as the model's configuration says. With a `timeout_s` raises
-        DeadlineExceeded after it; an execution that has begun goes on, and its answer is dropped.
+        DeadlineExceeded after it; an execution or a load that has begun goes on, and its answer is dropped.
         """
         served, request = self._request(inputs, named)
         timeout_s = self._options.get("timeout_s")
@@ -116,7 +116,10 @@ class Model:
         self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike
     ) -> Outputs:
         """As `infer`, for a coroutine: the event loop goes on meanwhile. Cancelling the task cancels the request."""
-        served, request = self._request(inputs, named)
+        if self._is_cold():
+            served, request = await asyncio.to_thread(self._request, inputs, named)
+        else:
+            served, request = self._request(inputs, named)
         future = self._submit(served, request)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), self._options.get("timeout_s"))
@@ -124,7 +127,8 @@ class Model:
             raise self._give_up(future) from None
 
     def submit(self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike) -> Future[Outputs]:
-        """Submit a request and return at once. `cancel` of the future cancels it, if it waits, and drops its answer.
+        """Submit a request and return at once, unless its model has to be loaded on demand. `cancel` of the future
+        cancels it, if it waits, and drops its answer.
 
         The future's callbacks run on an instance's thread, which they must not block. `timeout_s` has no effect here
         but on the queue of a model whose queue policy allows it: wait with `result(timeout)`.
@@ -154,12 +158,19 @@ class Model:
         statistics: dict[str, Any] = found["model_stats"][0]
         return statistics
 
+    def _is_cold(self) -> bool:
+        """Return whether a request would wait for the load of its model."""
+        try:
+            return self._engine().model_nowait(self.name, self.version) is None
+        except ServerError:
+            return False
+
     def _request(
         self, inputs: Mapping[str, npt.ArrayLike] | None, named: Mapping[str, npt.ArrayLike]
     ) -> tuple[ServedModel, InferenceRequest]:
         given = named if inputs is None else {**inputs, **named} if named else inputs
         try:
-            served = self._engine().model(self.name, self.version)
+            served = self._engine().model(self.name, self.version, self._options.get("timeout_s"))
             tensors = inputs_of(served.spec, given)
         except ServerError as error:
             raise with_note(error) from error.__cause__

@@ -57,7 +57,7 @@ class Server:
             write_repository(Path(self._folder.name), functions)
             makers[FUNCTION] = make_function_backend(functions)
             places.append(self._folder.name)
-            if options.get("model_control_mode") == "explicit" and options.get("load_model") != "*":
+            if options.get("model_control_mode") in ("explicit", "demand") and options.get("load_model") != "*":
                 asked: Any = options.get("load_model", ())
                 options["load_model"] = [
                     *([asked] if isinstance(asked, str) else asked),

@@ -27,7 +27,7 @@ from trident.core.engine.protocol import (
     ServerMetadata,
     model_metadata,
 )
-from trident.core.errors import InvalidRequest, ModelCold
+from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelCold
 from trident.core.lifecycle.cached_versions import with_response_cache
 from trident.core.lifecycle.index import overview, repository_index, version_states
 from trident.core.lifecycle.lifecycle import Lifecycle
@@ -161,30 +161,33 @@ class InferenceEngine:
             without_effect=settings_without_effect(written if written is not None else config),
         )
 
-    def model(self, name: str, version: int = -1) -> ServedModel:
+    def model(self, name: str, version: int = -1, timeout_s: float | None = None) -> ServedModel:
+        """See Engine. Raises DeadlineExceeded if a load takes longer than `timeout_s`; it goes on."""
         try:
             return self._models.find(name, version)
         except ModelCold:
-            return self._find(name, version)
+            return self._find(name, version, timeout_s)
 
-    def _find(self, name: str, version: int) -> ModelVersion:
+    def _find(self, name: str, version: int, timeout_s: float | None = None) -> ModelVersion:
         """The version that serves; one that is loaded when something asks for it is waited for."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
         found: ModelVersion | None = None
         while found is None:
             try:
                 found = self._models.find(name, version)
             except ModelCold as cold:
-                self._await(cold)
+                self._await(cold, until_s)
         return found
 
-    def _await(self, cold: ModelCold) -> None:
-        """Wait for the end of a load. Raises `cold` where callers do not wait."""
+    def _await(self, cold: ModelCold, until_s: float | None = None) -> None:
+        """Wait for the end of a load. Raises `cold` where callers do not wait, DeadlineExceeded after `until_s`."""
         if self.make_mailbox is None:
             raise cold
         mailbox = self.make_mailbox()
         cold.await_load(partial(mailbox.put, True))
-        while mailbox.get() is None:
-            pass
+        while mailbox.get(None if until_s is None else max(0.0, until_s - time.monotonic())) is None:
+            if until_s is not None and time.monotonic() >= until_s:
+                raise DeadlineExceeded(f"model '{cold.model}' was not loaded in time: its load goes on")
 
     def model_nowait(self, name: str, version: int = -1) -> ServedModel | None:
         try:

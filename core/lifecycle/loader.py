@@ -440,6 +440,7 @@ class ModelLoader:
         written = prepared.config
         key = version.name, version.version, prepared.located.files, written.SerializeToString(deterministic=True)
         known = self._completed.get(key)
+        signature: ModelSignature | None = None
         if known is not None:
             config, signature = copy_of(known[0]), known[1]
         else:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from importlib import import_module
@@ -99,6 +100,30 @@ def server() -> Iterator[trident.Server]:
 @pytest.fixture
 def simple(server: trident.Server) -> trident.Model:
     return server.model("simple")
+
+
+def test_models_are_loaded_by_what_asks_for_them() -> None:
+    rows = {"INPUT0": [range(16)], "INPUT1": [range(16)]}
+    with trident.Server(ROOT / "deploy" / "models", model_control_mode="demand") as running:
+        assert running.index(ready_only=True) == []
+        simple = running.model("simple")
+
+        async def ask() -> list[int]:
+            """The event loop goes on while the model is loaded."""
+            answer = asyncio.ensure_future(simple.infer_async(rows))
+            turns = 0
+            while not answer.done():
+                turns += 1
+                await asyncio.sleep(0.001)
+            assert turns > 1
+            return list((await answer)["OUTPUT0"][0])
+
+        assert asyncio.run(ask()) == [2 * number for number in range(16)]
+        running.unload("simple")
+        assert list(simple.infer(rows)["OUTPUT1"][0]) == [0] * 16
+        running.unload("simple")
+        with running.serve() as ports, urllib.request.urlopen(f"{ports.url}/v2/models/simple") as answer:
+            assert json.load(answer)["versions"] == ["1"]
 
 
 # --- what is public

@@ -26,7 +26,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     write,
 )
 from tests.waiting import until
-from trident.core.errors import ModelCold, ModelNotFound, ModelNotReady, ServerStopping
+from trident.core.errors import DeadlineExceeded, ModelCold, ModelNotFound, ModelNotReady, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
@@ -153,6 +153,15 @@ def test_a_failed_load_answers_everyone_and_is_tried_again_after_a_pause(tmp_pat
 
         until(answers)
         assert bench.backend.loads == [f"m:1={BROKEN}", "m:1=3"]
+
+
+def test_a_caller_that_gives_up_ends_no_load(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with demanding(tmp_path) as bench:
+        with bench.backend.holding("m"), pytest.raises(DeadlineExceeded, match="its load goes on"):
+            bench.engine.model("m", timeout_s=0.01)
+        assert bench.ask("m") == 1
+        assert bench.backend.loads == ["m:1=1"]
 
 
 def test_a_load_that_hangs_ends_at_its_limit(tmp_path: Path) -> None:
