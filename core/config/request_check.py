@@ -238,7 +238,8 @@ class RequestValidator:
         if datatype is not BYTES and tensor.nbytes != size:
             raise InvalidRequest(
                 f"{request.log_prefix}input byte size mismatch for input '{tensor.name}' for model "
-                f"'{self._spec.name}'. Expected {size}, got {tensor.nbytes}"
+                f"'{self._spec.name}'. Expected {size}, got {tensor.nbytes}",
+                hint=f"{shape_text(shape)} of {datatype.name} are {size} bytes",
             )
 
     def _element_count(self, tensor: InputTensor, batch_size: int) -> int:

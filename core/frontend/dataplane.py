@@ -59,7 +59,9 @@ _NOT_OVER_HTTP: Final = "HTTP end point doesn't support models with decoupled tr
 def one_response(model: ServedModel, refusal: str = _NOT_OVER_HTTP) -> ServedModel:
     """Return the model, if it gives one response to a request. Raises Unsupported with the text `refusal`."""
     if model.spec.decoupled:
-        raise Unsupported(refusal, model=model.spec.name)
+        name = model.spec.name
+        cure = f"POST /v2/models/{name}/generate_stream, or ModelStreamInfer over gRPC, answers any number of times"
+        raise Unsupported(refusal, hint=cure, model=name)
     return model
 
 

@@ -26,7 +26,6 @@ QUOTE = re.compile(r"`([^`]+)`")
 
 # Messages that the server puts together, and the texts of the source in them.
 ASSEMBLED = {
-    "Unable to parse '…': attempt to access …": ["attempt to access JSON non-string as string"],
     "the engine was ended by SIGKILL and is restarted in … s": ["was ended by …", "and is restarted in … s"],
     "the engine was ended by SIGSEGV and is restarted in … s": ["was ended by …", "and is restarted in … s"],
     "the engine ended with status … and is restarted in … s": ["ended with status …", "and is restarted in … s"],
