@@ -153,7 +153,7 @@ def test_other_formats_are_read_and_written(container: VertexContainer) -> None:
         (b"1,2\n", {"Content_Type": CSV}, 400, "row 1"),
         (bytes(write_npy(TABLE)), {"Content_Type": NPY, "Accept": "image/png"}, 406, "text/csv"),
         (v2_header() + TABLE.tobytes()[1:], {"Content_Type": BINARY.of(len(v2_header()))}, 400, "unexpected size"),
-        (gzip.compress(b"0" * (80 << 20)), {"Content_Encoding": "gzip"}, 400, "exceeds the maximum allowed value"),
+        (gzip.compress(b"0" * (80 << 20)), {"Content_Encoding": "gzip"}, 413, "exceeds the maximum allowed value"),
         (b'{"instances":' + b"[" * 2_000_000, {}, 400, ""),
     ],
     ids=["member", "type", "row", "accept", "size", "bomb", "depth"],
@@ -174,4 +174,4 @@ def test_bodies_of_ten_megabytes_are_answered(container: VertexContainer) -> Non
     assert_refused(container.post({"instances": rows}), "instance 16999, input 'INPUT0', element [29]")
     text = "é" * 5_000_000
     assert container.predictions([text], model="text") == [[text]]
-    assert_refused(container.post(b'{"instances":[' + b" " * (65 << 20) + b"]}"), "exceeds the maximum allowed")
+    assert_refused(container.post(b'{"instances":[' + b" " * (65 << 20) + b"]}"), "exceeds the maximum allowed", 413)
