@@ -218,8 +218,10 @@ def _code_of(path: Path) -> str:
         if config.backend == "python" or config.runtime or libraries:
             return ", ".join(libraries) or f"{CONFIG_FILE}: {config.backend or config.runtime}"
     for each in sorted(path.rglob("*")):
-        if each.suffix in _CODE or (each.suffix == ".pt2" and _compiled_in(each)):
+        if each.suffix in _CODE:
             return each.relative_to(path).as_posix()
+        if each.suffix in (".pt", ".pt2") and (found := _code_in(each)):
+            return f"{each.relative_to(path)}: {found}"
         if each.name == "saved_model.pb" and (operations := _operations_on_files(each)):
             return f"{each.relative_to(path)}: {operations}"
         if each.name == _GENAI and _has_library(each):
@@ -275,6 +277,8 @@ def _end_of(path: Path, size: int) -> bytes:
 
 def _torch(path: Path, options: Options, kind: str, what: str, file: str, head: str) -> Plan:
     """An archive that does not say its tensors: it is run to see them."""
+    if code := _code_in(path):
+        check_trust(path, options, f"has code of its author ({code})")
     inputs = [(datatype, [-1, *shape[1:]]) for datatype, shape in options.inputs] or None
     found = run_original(options, "tensors", str(path), given={"kind": kind, "inputs": inputs})
     if "failure" in found:
@@ -317,8 +321,8 @@ def _with_tensors(head: str, entries: Sequence[tuple[str, str, str, Sequence[int
 
 def _package(path: Path, options: Options) -> Plan:
     head = 'platform: "torch_aoti"'
-    if code := _compiled_in(path):
-        check_trust(path, options, f"is compiled code ({code})")
+    if code := _code_in(path):
+        check_trust(path, options, f"has code of its author ({code})")
     tensors = tensors_of(path)
     what = "a package of torch.export"
     if tensors is None or len(tensors.of_outputs) < len(tensors.outputs):
@@ -343,10 +347,23 @@ def _package(path: Path, options: Options) -> Plan:
     )
 
 
-def _compiled_in(path: Path) -> str:
-    """The first file of code in an archive of PyTorch, or ""."""
-    with suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-        return next((name for name in archive.namelist() if name.endswith(_CODE)), "")
+# What TorchScript calls to read and write files of this machine.
+_CALLS = re.compile(rb"\b(?:from_file|save)\b")
+
+
+def _code_in(path: Path) -> str:
+    """What in an archive of PyTorch does more than compute: compiled code, or a call that reads or writes files."""
+    with suppress(zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        if compiled := next((name for name in names if name.endswith(_CODE[1:])), ""):
+            return compiled
+        for name in names:
+            if name.endswith((".py", "/model.json")):
+                content = archive.read(name)
+                # No escape hides a name.
+                text = json.dumps(json.loads(content)).encode() if name.endswith(".json") else content
+                if call := _CALLS.search(text):
+                    return f"{name}: {call[0].decode()}"
     return ""
 
 

@@ -142,6 +142,18 @@ def saved_model(*operations: str, in_function: bool = False) -> Callable[[Path],
     return write
 
 
+def torch_archive(name: str, member: str, text: str) -> Callable[[Path], Path]:
+    """An archive as torch.jit.save and torch.export.save write them, of which only a member with code counts."""
+
+    def write(folder: Path) -> Path:
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr("m/constants.pkl" if name.endswith(".pt") else "m/archive_format", "pt2")
+            archive.writestr(f"m/{member}", text)
+        return folder / name
+
+    return write
+
+
 def archive(folder: Path) -> Path:
     with zipfile.ZipFile(folder / "model.mar", "w") as mar:
         manifest = {"model": {"modelName": "m", "handler": "h.py", "serializedFile": "m.pt"}}
@@ -178,6 +190,13 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "joblib": (pickled("model.joblib"), TRUSTED),
     "pickle of another name": (pickled("model.bin"), TRUSTED),
     "torch.save": (torch_saved, "was written by PyTorch's torch.save, and is not a model"),
+    "TorchScript that writes": (torch_archive("m.pt", "code/__torch__.py", "torch.save(x, 'f')"), TRUSTED),
+    "TorchScript that maps a file": (torch_archive("m.pt", "code/__torch__.py", "torch. from_file ('f')"), TRUSTED),
+    "torch.export that maps a file": (
+        torch_archive("m.pt2", "models/model.json", '{"target": "torch.ops.aten.from\\u005ffile.default"}'),
+        TRUSTED,
+    ),
+    "AOTInductor": (torch_archive("m.pt2", "data/aotinductor/model/m.so", ""), TRUSTED),
     "pickle and code beside ONNX": (beside_onnx, "serve it: "),
     "MLflow with code": (mlflow("  onnx:\n    data: model.onnx\n    code: code\n"), "serve it: "),
     "MLflow with a pickle": (mlflow("  sklearn:\n    pickled_model: model.pkl\n"), TRUSTED),
@@ -248,7 +267,7 @@ def test_a_package_of_torch_reads_no_pickle(tmp_path: Path, monkeypatch: pytest.
     with zipfile.ZipFile(tmp_path / "good.pt2") as good, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
         for name in good.namelist():
             bad.writestr(name, hostile.getvalue() if name.endswith("sample_inputs/model.pt") else good.read(name))
-    np.savez(tmp_path / "given.npz", x=np.zeros((2, 4), np.float32))
-    task = ["package", str(tmp_path / "bad.pt2"), str(tmp_path / "given.npz"), str(tmp_path / "answered.npz")]
-    assert subprocess.run([sys.executable, original.__file__, *task]).returncode
+    asked = json.dumps({"kind": "package", "inputs": [["FP32", [2, 4]]]})
+    task = [sys.executable, original.__file__, "tensors", str(tmp_path / "bad.pt2")]
+    assert "Weights only load failed" in subprocess.run(task, input=asked, capture_output=True, text=True).stderr
     assert not (tmp_path / "marker").exists()
