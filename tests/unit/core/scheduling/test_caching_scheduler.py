@@ -317,7 +317,7 @@ def test_what_is_found_elsewhere_must_be_what_the_model_could_answer(
     asking.spec = TWO
     asking.scheduler = asking.open()
     asking.submit("a", 1)
-    asking.scheduler.submit(PendingRequest(request_of("b", outputs=["A"]), asking.answers.setdefault("b", []).append))
+    asking.scheduler.submit(PendingRequest(request_of("b", outputs=("A",)), asking.answers.setdefault("b", []).append))
     of_all, of_one = (asked.fault_of(layout_of(outputs)) for asked in elsewhere.asked)
     assert of_all == fault
     assert of_one == ("it has an output that was not asked for" if len(outputs) > 1 else fault)
