@@ -180,13 +180,13 @@ def of_columns(
         joblib.dump(model, folder / "model.joblib")
         asked = frame(random, 100, [*_COLORS, *unseen])[list(columns)]
         kinds = [each.dtype.kind == "f" for _, each in asked.items()]
-        if all(kinds) or not any(kinds):
-            rows: Mapping[str, Any] = {"": asked.to_numpy(np.float32 if all(kinds) else object)}
-        else:
-            rows = {
-                ("" if not number else name): asked[[name]].to_numpy(np.float32 if is_number else object)
-                for number, (name, is_number) in enumerate(zip(columns, kinds, strict=True))
-            }
+        names = [f"x{number}" for number in range(len(columns))] if as_array else columns
+        rows: Mapping[str, Any] = {
+            name: asked[[column]].to_numpy(np.float32 if is_number else object)
+            for name, column, is_number in zip(names, columns, kinds, strict=True)
+        }
+        if all(kinds):
+            rows = {"": asked.to_numpy(np.float32)}
         numbers = asked.astype({name: np.float32 for name, kind in zip(columns, kinds, strict=True) if kind})
         table_asked = numbers.to_numpy() if as_array else numbers
         return Case(folder / "model.joblib", rows, lambda _: public(model, table_asked), (), _NEAR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,9 @@ def wrapped(
         special = (0.0, -0.0, np.nan, -999.0, 1e-36, 1e10) if "missing" in settings else (0.0, np.nan, np.inf, -np.inf)
         rows = rows_at(random, given.x, thresholds_of(model.get_booster()), special=special)
         ask = model.predict_proba if hasattr(model, "predict_proba") else model.predict
+        if "objective" in settings:
+            # Of these scores `predict_proba` makes columns that add up to 1, and no probabilities.
+            ask = partial(scores, model.get_booster())
         return Case(path, {"": rows}, lambda asked: [ask(asked["input__0"])])
 
     return write
@@ -248,7 +252,7 @@ CASES: dict[str, Writer] = {
     "missing 0 stopped pickle": wrapped("XGBClassifier", label="two", early=True, as_pickle=True, missing=0.0),
     "hinge pickle": wrapped("XGBClassifier", label="two", as_pickle=True, objective="binary:hinge"),
     "softmax pickle": wrapped("XGBClassifier", label="three", as_pickle=True, objective="multi:softmax"),
-    "two targets pickle": wrapped("XGBClassifier", label="two", as_pickle=True, objective="binary:logitraw"),
+    "logitraw pickle": wrapped("XGBClassifier", label="two", as_pickle=True, objective="binary:logitraw"),
     "categories": categories("reg:squarederror"),
     "categories one by one": categories("binary:logistic", onehot=100),
     "categories of three classes": categories("multi:softprob", onehot=1, suffix="ubj"),

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ def _make(
         status, example = 0, ""
         for config, spec in found.valid[-1:] if not found.unchecked else []:
             shapes = dict(zip(spec.inputs, (shape for _, shape in options.inputs), strict=False))
-            example = _request(spec, shapes)
+            example = _request(plan, spec, shapes)
             try:
                 trial = try_model(plan, folder, config, spec, backends, shapes)
             except ServerError as error:
@@ -290,9 +290,13 @@ def _tree(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _request(spec: ModelSpec, shapes: Mapping[str, Shape]) -> str:
+def _request(plan: Plan, spec: ModelSpec, shapes: Mapping[str, Shape]) -> str:
     """A request that works as it stands; for Python where it is too large for a shell, or has no form in JSON."""
     sample = make_sample(spec, shapes=shapes)
+    if any(each.datatype is BYTES for each in sample.inputs):
+        texts = {name: str(columns[0][0]) for name, columns in plan.decisions().known.items() if columns and columns[0]}
+        inputs = tuple(replace(each, text=texts.get(each.name, each.text)) for each in sample.inputs)
+        sample = replace(sample, inputs=inputs)
     for form in ("curl", "http"):
         with suppress(InvalidRequest):
             return write_request(sample, form, Place(url=_URL))

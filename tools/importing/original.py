@@ -80,9 +80,9 @@ def xgboost(path: str, given: dict[str, Any]) -> dict[str, Any]:
     return _of_booster(xgb.Booster(model_file=path), given)
 
 
-def _of_booster(booster: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _of_booster(booster: Any, given: dict[str, Any], missing: float = np.nan) -> dict[str, Any]:
     rounds = (0, _best_round(booster))
-    scores = booster.inplace_predict(_only(given), iteration_range=rounds, validate_features=False)
+    scores = booster.inplace_predict(_only(given), iteration_range=rounds, missing=missing, validate_features=False)
     return _scores(scores, "binary:logistic" in booster.save_config())
 
 
@@ -158,7 +158,15 @@ def boosted(path: str, given: dict[str, Any]) -> dict[str, Any]:
     if hasattr(model, "inplace_predict"):
         return _of_booster(model, given)
     rows = _only(given)
-    return {"0": model.predict_proba(rows) if hasattr(model, "predict_proba") else model.predict(rows)}
+    if not hasattr(model, "predict_proba"):
+        return {"0": model.predict(rows)}
+    if getattr(model, "objective", "") in _WITHOUT_PROBABILITIES:
+        return _of_booster(model.get_booster(), given, model.missing)
+    return {"0": model.predict_proba(rows)}
+
+
+# Objectives of XGBoost for classes whose scores are none, of which `predict_proba` makes columns all the same.
+_WITHOUT_PROBABILITIES = ("binary:hinge", "binary:logitraw", "multi:softmax")
 
 
 def torchscript(path: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -312,14 +320,21 @@ def from_catboost(path: str, folder: str, asked: Any) -> dict[str, Any]:
     return {"made": "onnx", "what": f"CatBoost {cat.__version__}", "thresholds": thresholds}
 
 
-def from_early_stopped(path: str, folder: str, asked: Any) -> dict[str, Any]:
-    """The trees of XGBoost up to the best round, with which its classes for scikit-learn predict."""
+def from_xgboost(path: str, folder: str, asked: Any) -> dict[str, Any]:
+    """The trees of XGBoost up to the best round, with which its classes for scikit-learn predict, and without the names
+    of categories, for which a served tensor has the codes."""
     import xgboost as xgb
 
     booster = xgb.Booster(model_file=path)
-    rounds = _best_round(booster)
-    booster[:rounds].save_model(str(Path(folder, "xgboost.json")))
-    return {"rounds": rounds, "of": booster.num_boosted_rounds()}
+    of, rounds, file = booster.num_boosted_rounds(), _best_round(booster), Path(folder, "xgboost.json")
+    (booster[:rounds] if rounds else booster).save_model(str(file))
+    written = json.loads(file.read_text())
+    inner = written["learner"]["gradient_booster"]
+    model = inner.get("gbtree", inner)["model"]  # that of DART is deeper
+    if "cats" in model:
+        model["cats"] = {"enc": [], "feature_segments": [], "sorted_idx": []}
+    file.write_text(json.dumps(written))
+    return {"rounds": rounds, "of": of}
 
 
 def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
@@ -563,7 +578,7 @@ ANSWERS: Mapping[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     for each in (onnx, openvino, savedmodel, xgboost, lightgbm, catboost, pickled, boosted, torchscript, package)
 }
 CONVERSIONS: Mapping[str, Callable[[str, str, Any], dict[str, Any]]] = {
-    each.__name__: each for each in (from_catboost, from_early_stopped, from_pickle)
+    each.__name__: each for each in (from_catboost, from_xgboost, from_pickle)
 }
 
 

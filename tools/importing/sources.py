@@ -135,6 +135,10 @@ def _has_models(path: Path) -> bool:
     return any(can_be_model(_listed(each)) for each in folders)
 
 
+# Packages of modules that have another name. Without joblib, which comes with it, scikit-learn is missing.
+_PACKAGES = {"joblib": "scikit-learn", "sklearn": "scikit-learn"}
+
+
 def run_original(options: Options, *arguments: str, given: object = None) -> Any:
     """Run original.py, and return its answer. Raises ServerError with the last line of its error."""
     run = subprocess.run(
@@ -147,7 +151,8 @@ def run_original(options: Options, *arguments: str, given: object = None) -> Any
     if run.returncode:
         lines = run.stderr.strip().splitlines()
         missing = re.search(r"No module named '([\w.]+)'", run.stderr)
-        hint = f"install {missing[1]}, or name a Python that has it: --python=PATH" if missing else None
+        package = _PACKAGES.get(missing[1].partition(".")[0], missing[1]) if missing else ""
+        hint = f"install {package}, or name a Python that has it: --python=PATH" if missing else None
         raise InvalidRequest(lines[-1] if lines else f"{options.python} ended with {run.returncode}", hint=hint)
     return json.loads(run.stdout.splitlines()[-1])
 
@@ -407,6 +412,8 @@ def _openvino(path: Path, options: Options) -> Plan:
 _OBJECTIVE = re.compile(rb"(?:binary|multi|reg|rank|count|survival):[a-z]+")
 _LIGHTGBM_OBJECTIVE = re.compile(rb"^objective=(binary|multiclass)", re.MULTILINE)
 _CLASSES = (b"binary:", b"multi:")
+# XGBoost's names of categories, in JSON and UBJSON, which Treelite does not read.
+_ENCODED = re.compile(rb'enc(?:":\[\{|\[#L\0{6}(?!\0\0))')
 # Treelite's types of nodes.
 _NUMERICAL, _CATEGORICAL = 1, 2
 
@@ -447,10 +454,14 @@ def _trees(path: Path, options: Options, missing: str = "nan") -> Plan:
         has_classes = objective.startswith(_CLASSES) and objective != b"binary:logitraw"
         # These two answer the class itself.
         has_probabilities = has_classes and objective not in (b"multi:softmax", b"binary:hinge")
-        if b"best_iteration" in text:
-            made = run_original(options, "from_early_stopped", str(path), str(options.scratch))
+        is_encoded = bool(_ENCODED.search(text))
+        if b"best_iteration" in text or is_encoded:
+            made = run_original(options, "from_xgboost", str(path), str(options.scratch))
             kind, file = "xgboost_json", options.scratch / "xgboost.json"
-            notes = (f"it has the {made['rounds']} rounds up to the best one, of {made['of']}",)
+            if made["rounds"]:
+                notes = (f"it has the {made['rounds']} rounds up to the best one, of {made['of']}",)
+            if is_encoded:
+                notes += ("it takes categories by their codes: their places among those that it was trained with",)
     parameters = {"model_type": kind, "is_classifier": has_classes, "predict_proba": has_probabilities}
     if missing != "nan":
         parameters["missing"] = missing
