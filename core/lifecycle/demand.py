@@ -18,6 +18,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -167,8 +168,20 @@ class Demand:
     def pin(self, name: str, *, pinned: bool) -> None:
         for registration in self.named(name):
             registration.is_pinned = pinned
-            if pinned:
-                registration.failures, registration.retry_at = 0, 0.0
+
+    @contextmanager
+    def pinning(self, name: str) -> Iterator[None]:
+        """Load a model inside, which is pinned from then on, unless that fails."""
+        found = [(registration, registration.is_pinned) for registration in self.named(name)]
+        self.pin(name, pinned=True)
+        try:
+            yield
+        except BaseException:
+            for registration, was_pinned in found:
+                registration.is_pinned = was_pinned
+            raise
+        for registration, _ in found:
+            registration.failures, registration.retry_at = 0, 0.0
 
     def look_for_names(self, repositories: Repositories) -> None:
         """Register the models that have appeared in the repositories, and let those go that have disappeared."""
@@ -179,7 +192,8 @@ class Demand:
             self.forget(key)
         for key, problem in names.items():
             if problem == NOT_UNIQUE:
-                self.forget(key)
+                if key in known:
+                    self.forget(key)
                 self._models.add(key).note_duplicate()
             elif key not in known:
                 for located in repositories.find(key.name):

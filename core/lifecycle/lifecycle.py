@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -147,10 +148,13 @@ class Lifecycle:
             except RepositoryUnavailable as error:
                 _log.error("failed to poll model repository for model '%s': %s", name, error.message)
                 raise ModelLoadFailed(poll_failure(name), hint=error.message, model=name) from error
+            demand = self.demand
             for one in located:
-                self.loads.load(one, LoadCause.REQUEST, request.config)
-        if self.demand is not None:
-            self.demand.pin(name, pinned=True)
+                if demand is not None and request.located is None and demand.of(one.key) is None:
+                    demand.register(one)  # it has just appeared in its repository
+            with demand.pinning(name) if demand is not None else nullcontext():
+                for one in located:
+                    self.loads.load(one, LoadCause.REQUEST, request.config)
 
     def prefetch(self, name: str) -> None:
         """Begin to load a model as a request for inference does. Raises a ServerError if it cannot be loaded now."""
@@ -333,8 +337,9 @@ class Lifecycle:
                 self._repositories.check_exist()
             self._repositories.warn_of_empty()
             for name in sorted(scan.duplicates):
-                self.models.add(ModelKey(name)).note_duplicate(required=True)
-                self.progress.fail(name, NOT_UNIQUE)
+                self.models.add(ModelKey(name)).note_duplicate(required=self.demand is None)
+                if self.demand is None:
+                    self.progress.fail(name, NOT_UNIQUE)
             if self.demand is not None:
                 return self._register(self.demand, scan, named)
             return list(scan.models.values())

@@ -319,6 +319,8 @@ class MemoryLedger:
 
     def limit(self, name: str, device: str) -> int:
         """The bytes that the model `name`, which is being loaded, may take on `device`; 0: there is no limit."""
+        if self.budget is not None and device == CPU:
+            return 0
         if self._per_model != AUTO or device not in self.devices:
             return max(0, self._per_model) if device in self.devices else 0
         with self._changed:
@@ -449,7 +451,7 @@ class MemoryLedger:
         """The error if a device has less free memory than the load needs there."""
         for device, size in need.items():
             state = states.get(device)
-            if state is None or self._per_model == UNLIMITED:
+            if state is None or (self._per_model == UNLIMITED and not state.is_budget):
                 continue
             reserve, growth = state.reserve, self._growth(name, device, state)
             if not size or size <= state.free - reserve - growth:
@@ -473,11 +475,10 @@ class MemoryLedger:
 
     def _fits_beside(self, name: str, need: Need, states: Mapping[str, MemoryReading], others: Sequence[Need]) -> bool:
         """Return whether the memory suffices even if the other loads take all that is reserved for them."""
-        if self._per_model == UNLIMITED:
-            return True
         needs = [*(holding.need for holding in self._running), *others]
         return all(
             not need[device]
+            or (self._per_model == UNLIMITED and not state.is_budget)
             or need[device] + _sum(device, needs) <= state.free - state.reserve - self._growth(name, device, state)
             for device, state in states.items()
         )

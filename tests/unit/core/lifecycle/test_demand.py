@@ -26,7 +26,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     write,
 )
 from tests.waiting import until
-from trident.core.errors import DeadlineExceeded, ModelCold, ModelNotFound, ModelNotReady, ServerStopping
+from trident.core.errors import DeadlineExceeded, ModelCold, ModelNotFound, ModelNotReady, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
@@ -38,6 +38,8 @@ SIZE = 100
 """The bytes of a model's file, and so of the model."""
 REGISTERED = "UNAVAILABLE REGISTERED: it is loaded when something asks for it"
 SEQUENCES = CONFIG + "sequence_batching { max_sequence_idle_microseconds: 60000000 }"
+JSON = """{"backend": "fake", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}],
+"output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]}]}"""
 ENSEMBLE = """
 platform: "ensemble"
 input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
@@ -317,6 +319,36 @@ def test_names_that_appear_are_registered_and_those_that_go_are_let_go(tmp_path:
             with pytest.raises(ModelNotFound):
                 until(lambda: bench.ask("old") != 2)
         assert weight_of(responses) == 2
+
+
+def test_a_load_request_pins_and_knows_new_names(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with demanding(tmp_path, model_idle_s=0.001) as bench:
+        write(tmp_path, "new", 2)
+        write(tmp_path, "broken", BROKEN)
+        bench.load("new")
+        with pytest.raises(ServerError):
+            bench.load("broken")
+        bench.load("m", JSON, {"1/model.fake": b"9"})
+        for _ in range(3):
+            assert bench.lifecycle.demand is not None
+            bench.lifecycle.demand.look()
+        assert (bench.ask("new"), bench.ask("m")) == (2, 9)
+        assert bench.backend.loads == ["new:1=2", f"broken:1={BROKEN}", "m:1=9"]
+        bench.engine.unload_model("m", False, wait=True)
+        assert bench.ask("m") == 1  # what its repository has
+
+
+def test_a_name_in_two_repositories_is_not_loaded_and_others_serve(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    for repository in (one, two):
+        write(repository, "same", 1)
+    write(one, "m", 2)
+    with demanding(one, two) as bench:
+        assert bench.engine.is_ready()
+        assert bench.ask("m") == 2
+        with pytest.raises(ModelNotReady, match="model appears in two or more repositories"):
+            bench.ask("same")
 
 
 def test_a_version_of_two_is_loaded_with_the_other(tmp_path: Path) -> None:
