@@ -20,6 +20,7 @@ from trident.core.http.dataplane import infer_body, read_body
 from trident.core.http.front_end import PROBE_KEY
 from trident.core.http.openapi import Operation
 from trident.core.http.payloads.inference import body_format, decode_payload, format_for, infer_payload, payload_reply
+from trident.core.http.payloads.tables import table_as_instances
 from trident.core.http.reply import JSON, Environ, Reply, json_reply
 from trident.core.http.routes import GET, POST, Route
 from trident.core.inference.request import InferenceRequest
@@ -65,6 +66,8 @@ def _score(default: DefaultModel, application: V2Application, environ: Environ) 
     """Answer a request of the v2 protocol as plain HTTP does, and any other body in the format that Accept names."""
     body = read_body(application, environ)
     model, size_text = default.find(), application.binary_header(environ)
+    if size_text is None:
+        body = table_as_instances(body, model.spec) or body
     found = None if size_text is not None else body_format(environ.get("CONTENT_TYPE", ""), body, model.spec, "")
     if found is None:
         return infer_body(application, environ, one_response(model), body, LATEST, size_text)

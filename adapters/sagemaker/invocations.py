@@ -43,6 +43,7 @@ from trident.core.http.payloads.inference import (
     payload_reply,
     request_lines,
 )
+from trident.core.http.payloads.tables import table_as_instances
 from trident.core.http.reply import Environ, Headers, Reply
 from trident.core.http.text_routes import hugging_face
 from trident.core.inference.pending_request import PendingRequest
@@ -224,6 +225,7 @@ def invoke(application: V2Application, environ: Environ, model: ServedModel, res
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
     if size_text is None:
+        body = table_as_instances(body, spec) or body
         if spec.backend == TEXT_BACKEND:
             answer = hugging_face(application, environ, model, body)
             if answer is not None:

@@ -276,6 +276,8 @@ def invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, bo
         return None
     if not isinstance(asked, dict):
         return None
+    if "text_inputs" in asked:
+        raise InvalidRequest("'text_inputs' is not supported by models that generate", hint="send 'inputs'")
     given = asked.get("inputs")
     texts = given if isinstance(given, list) else [given]
     if texts and all(isinstance(text, str) for text in texts):

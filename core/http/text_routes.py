@@ -275,11 +275,22 @@ def hugging_face(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, 
             documents, is_lines = [orjson.loads(body)], False
         except ValueError:
             return None
+    if len(documents) == 1 and isinstance(documents[0], dict) and "text_inputs" in documents[0]:
+        return _embedded_texts(front_end, environ, model, documents[0])
     if not documents or not all(_is_of_pipeline(document) for document in documents):
         return None
     if is_lines:
         return _line_replies(front_end, environ, model, documents)
     return json_reply(_pipeline_answer(front_end, environ, model, documents[0]))
+
+
+def _embedded_texts(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: dict[str, Any]) -> Reply:
+    """The answer to the body that JumpStart's containers for embeddings take."""
+    if EMBEDDING not in model.spec.outputs or body.get("mode") not in (None, "embedding"):
+        raise InvalidRequest("'text_inputs' is for embeddings", hint="send 'inputs', and 'parameters'")
+    _refuse_unknown(body, frozenset({"text_inputs", "mode"}))
+    texts = body["text_inputs"] if isinstance(body["text_inputs"], list) else [body["text_inputs"]]
+    return json_reply({"embedding": _pipeline_answer(front_end, environ, model, {"inputs": texts})})
 
 
 def _line_replies(

@@ -336,10 +336,11 @@ def _columns(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name
             got = shown(instances[index])
             raise mismatch(row_name(index), "an object with a value by input name, like the others", got)
         return _named_columns(instances, spec, rules, row_name)
-    if len(spec.inputs) != 1:
+    needed = [name for name, expected in spec.inputs.items() if not expected.optional] or list(spec.inputs)
+    if len(needed) != 1:
         names = ", ".join(f"'{name}'" for name in spec.inputs)
         raise mismatch(row_name(0), f"an object with the inputs {names}", shown(instances[0]))
-    return {next(iter(spec.inputs)): instances}
+    return {needed[0]: instances}
 
 
 def _is_named(value: Any, spec: ModelSpec) -> bool:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+import requests
 from huggingface_hub import InferenceClient
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
+from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.hub_folders import LONGEST, head_of, ids_of, mean_of, write_folder
 from tests.text_answers import RECORDED, Row
@@ -249,10 +251,14 @@ def test_the_hubs_client_asks_the_address_of_a_server_with_one_model(tmp_path: P
     write_folder(tmp_path / "models" / "embedder")
     distance = json.dumps({"similarity_fn_name": "euclidean"})
     (tmp_path / "models" / "embedder" / "config_sentence_transformers.json").write_text(distance)
-    with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0") as server:
+    (port,) = free_ports(1)
+    sagemaker = ("--platform=plain", "--allow-sagemaker=true", f"--sagemaker-port={port}")
+    with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0", *sagemaker) as server:
         hub = InferenceClient(model=f"http://{server.address}")
         np.testing.assert_allclose(hub.feature_extraction("cat", normalize=True), [unit(mean_of("cat"))], rtol=1e-5)
         distances = hub.sentence_similarity("cat", ["dog"])
+        found = requests.post(f"http://127.0.0.1:{port}/invocations", json={"text_inputs": ["cat"]}).json()
+        np.testing.assert_allclose(found["embedding"], [mean_of("cat")], rtol=1e-5)
         assert distances == pytest.approx([-np.linalg.norm(mean_of("cat") - mean_of("dog"))], rel=1e-5)
 
 

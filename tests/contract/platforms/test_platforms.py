@@ -74,6 +74,7 @@ def test_azure_ml_scores_a_registered_folder_in_every_format(tmp_path: Path) -> 
         differences = [each - 3 for each in range(16)]
         predictions = json.loads(container.post("/score", json.dumps({"instances": [row]}).encode()))["predictions"]
         assert predictions == [{"OUTPUT0": sums, "OUTPUT1": differences}]
+        assert json.loads(container.post("/score", json.dumps({"input_data": [row]}).encode())) == predictions
         lines = container.post("/score", ",".join(map(str, row)).encode(), "text/csv", "text/csv")
         assert lines.decode().strip() == ",".join(map(str, [*sums, *differences]))
         assert container.request("POST", "/score", b"x", {"Content-Type": "image/png"})[0] == 415

@@ -270,7 +270,7 @@ APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
     ("instances", "message"),
     [
         ([], "there are no instances"),
-        ([1], "instance 0: expected an object with the inputs 'A', 'B', got 1"),
+        ([1], "instance 0, input 'A': expected a list of 2, got 1"),
         ([[1]], "instance 0: expected 3 columns (2 for 'A', 1 for 'B'), got 1"),
         ([[1, 2], [1, 2, "x"]], "instance 1: expected 2 columns, as instance 0 has, got 3"),
         (
