@@ -31,7 +31,7 @@ from trident.core.http.errors import RouteNotFound
 from trident.core.http.front_end import PROBE_KEY, HttpFrontEnd
 from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
 from trident.core.http.routes import GET, POST, Route
-from trident.core.lifecycle.state import UNLOADED, ModelState, VersionOverview
+from trident.core.lifecycle.state import REGISTERED, UNLOADED, ModelState, VersionOverview
 from trident.core.observability.history import RECENT_SECONDS, Activity, VersionHistory
 from trident.core.observability.log_ring import read_log_lines
 from trident.core.observability.refusals import recent_refusals, refused_by_model
@@ -191,7 +191,7 @@ def _row(line: VersionOverview, refused: Counter[str]) -> dict[str, Any]:
 
 
 def _has_failed(row: dict[str, Any]) -> bool:
-    return row["state"] == ModelState.UNAVAILABLE.value and row["reason"] not in ("", UNLOADED)
+    return row["state"] == ModelState.UNAVAILABLE.value and row["reason"] not in ("", UNLOADED, REGISTERED)
 
 
 def _name(row: dict[str, Any]) -> tuple[str, int]:

@@ -1,15 +1,13 @@
 """The console in a real browser, in front of a server with tokens and several processes.
 
-With CONSOLE_PICTURES=FOLDER the pictures of docs/console.md are written there. Source: docs/console.md.
+Source: docs/console.md.
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
-import random
 import shutil
 import subprocess
 import threading
@@ -24,12 +22,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
+from tests.contract.console.drawing import SEVEN, draw
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import TRIDENT
 from tests.contract.servers.simple_model import good_document
-from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
 from trident.app.version import VERSION
@@ -40,12 +38,8 @@ pytestmark = [
 ]
 
 TOKEN = "a-token-for-the-console"
-SEVEN = [[(0.25, 0.15), (0.75, 0.15), (0.4, 0.88)]]
-LIMIT_MS = 60_000
-PICTURES = os.environ.get("CONSOLE_PICTURES", "")
-# Pictures have names that a reader expects.
-HOSTILE = "resnet50" if PICTURES else "<img src=x onerror=alert(1)>"
-HALF = "half_precision" if PICTURES else "half of 100 % (ä)"
+HOSTILE = "<img src=x onerror=alert(1)>"
+HALF = "half of 100 % (ä)"
 
 
 def write_half(folder: Path) -> None:
@@ -129,91 +123,13 @@ def server(
         yield running
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = program("chromium", "apt install chromium")
-    expect.set_options(timeout=LIMIT_MS)
-    with sync_playwright() as playwright:
-        # Without a sandbox, which root may not have.
-        yield (made := playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]))
-        made.close()
-
-
-@pytest.fixture
-def open_page(browser: Browser, server: ServerProcess) -> Iterator[Callable[..., Page]]:
-    """Opens a view of the console. At the end no page may have reported an error or a breach of its policy."""
-    faults: list[str] = []
-    contexts = []
-
-    def note(message: ConsoleMessage) -> None:
-        if message.type == "error" and "status of" not in message.text:  # a refusal by the server is no fault
-            faults.append(message.text)
-
-    def opened(view: str = "/", *, base: str = "", width: int = 1200, theme: Any = "light") -> Page:
-        context = browser.new_context(viewport={"width": width, "height": 820}, color_scheme=theme)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(LIMIT_MS)
-        page.on("console", note)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("dialog", lambda dialog: faults.append(f"a dialog: {dialog.message}"))
-        page.goto(f"{base or f'http://{server.address}'}/console#{view}")
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert faults == []
-
-
 def give_token(page: Page, token: str = TOKEN) -> None:
     page.get_by_label("Token", exact=True).fill(token)
     page.get_by_role("button", name="Use the token").click()
 
 
-def draw(page: Page, strokes: list[list[tuple[float, float]]]) -> None:
-    box = page.locator(".pad canvas").bounding_box()
-    assert box is not None
-    for stroke in strokes:
-        points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
-        page.mouse.move(*points[0])
-        page.mouse.down()
-        for point in points[1:]:
-            page.mouse.move(*point, steps=8)
-        page.mouse.up()
-
-
-def picture(page: Page, name: str) -> None:
-    if PICTURES:
-        page.screenshot(path=Path(PICTURES) / f"{name}.png", animations="disabled")
-
-
 def ask(server: ServerProcess, model: str, document: dict[str, Any]) -> None:
     server.json("POST", f"/v2/models/{model}/infer", document)
-
-
-@contextlib.contextmanager
-def busy(server: ServerProcess) -> Iterator[None]:
-    """Requests of both models for half a minute before, and until the end: something to see in a picture."""
-    digits = json.loads((ROOT / "deploy/digits/7.json").read_text())
-    is_over = threading.Event()
-
-    def keep_asking(model: str, document: dict[str, Any], number: int) -> None:
-        pauses = random.Random(number)
-        while not is_over.wait(pauses.expovariate(25)):
-            ask(server, model, document)
-
-    loads = [("digits", digits), ("digits", digits), ("simple", good_document())]
-    threads = [threading.Thread(target=keep_asking, args=(*load, i)) for i, load in enumerate(loads)]
-    for thread in threads:
-        thread.start()
-    is_over.wait(40)
-    try:
-        yield
-    finally:
-        is_over.set()
-        for thread in threads:
-            thread.join()
 
 
 def test_a_newcomer_draws_a_seven_copies_the_curl_line_and_sees_it_in_the_plot(
@@ -226,7 +142,6 @@ def test_a_newcomer_draws_a_seven_copies_the_curl_line_and_sees_it_in_the_plot(
     page.get_by_role("button", name="Send the request").click()
     expect(page.locator(".verdict")).to_have_text("seven")
     expect(page.locator("table.bars tr.best")).to_contain_text("seven")
-    picture(page, "try-light")
     command = page.locator("pre.code").inner_text()
     answer = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout)
     assert answer["outputs"][0]["data"][0].endswith(":7:seven")
@@ -274,7 +189,6 @@ def test_half_precision_is_typed_for_a_model_whose_name_needs_encoding(
     page.get_by_label("Elements of IN").fill("0.1, -65504, 6e-8, 3")
     page.get_by_role("button", name="Send the request").click()
     expect(page.locator(".cell")).to_have_text(["0.1", "-65,504", "6e-8", "3"])
-    picture(page, "half-light")
     command = page.locator("pre.code").inner_text()
     answer = subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout
     assert np.frombuffer(answer[-8:], np.float16).tolist() == np.array([0.1, -65504, 6e-8, 3], np.float16).tolist()
@@ -390,7 +304,6 @@ def test_a_model_is_unloaded_and_loaded(open_page: Callable[..., Page], server: 
     changed = page.get_by_role("region", name="What has changed").get_by_role("row")
     expect(changed.last).to_contain_text("stream_words 1unavailable")
     expect(changed.first).to_contain_text("stream_words 1ready")
-    picture(page, "repository-light")
     # Another site's page cannot send the header.
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     status, _, body = server.request("POST", "/console/api/unload", b'{"name":"simple"}', bearer)
@@ -404,7 +317,6 @@ def test_the_log_is_filtered_and_its_level_changed(open_page: Callable[..., Page
     page.keyboard.press("Enter")
     expect(page.get_by_role("log")).to_contain_text("'digits'")
     expect(page.get_by_role("log")).not_to_contain_text("'simple'")
-    picture(page, "log-light")
     page.get_by_label("Model", exact=True).fill("")
     # The next request is logged by what the server has set, not by what the page shows.
     with page.expect_response(lambda response: response.request.method == "POST" and "/log/settings" in response.url):
@@ -427,7 +339,6 @@ def test_requests_are_traced(open_page: Callable[..., Page], server: ServerProce
         ask(server, "classify_text", {"inputs": [text]})
     expect(page.get_by_role("img", name="compute").first).to_be_visible()
     expect(page.get_by_text("text_classifier").first).to_be_visible()
-    picture(page, "traces-light")
     page.get_by_role("button", name="Stop tracing").click()
     expect(page.get_by_role("button", name="Trace the next 20")).to_be_visible()
 
@@ -455,17 +366,6 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
     expect(page.get_by_role("row").filter(has_text="default_model_filename")).to_contain_text("completed")
     page.get_by_role("link", name="Requests", exact=True).click()
     expect(page.get_by_role("img", name="compute").first).to_be_visible()
-    if PICTURES:
-        with busy(server):
-            for view, name in (
-                ("/models/digits/load", "model-light"),
-                ("/models/digits/load", "model-dark"),
-                ("/", "overview-light"),
-            ):
-                page = open_page(view, theme=name.rpartition("-")[2])
-                page.wait_for_selector("main .card")
-                page.wait_for_timeout(2000)
-                picture(page, name)
 
 
 def test_every_view_is_as_wide_as_a_telephone(open_page: Callable[..., Page]) -> None:

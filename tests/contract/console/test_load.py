@@ -1,0 +1,79 @@
+"""The console in front of ten models under a mixed load.
+
+With CONSOLE_PICTURES=FOLDER the pictures of the docs and of the README are taken, after two minutes of it.
+
+Source: docs/console.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.contract.console.drawing import SEVEN, draw
+from tests.contract.console.mixed_load import mixed_load, write_models
+from tests.contract.servers.server import ServerProcess
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.shapes("front-ends"),
+]
+
+PICTURES = os.environ.get("CONSOLE_PICTURES", "")
+THEMES = ("light", "dark")
+STEPS = re.compile(r"preprocess .*, text_classifier .*, other ")
+
+
+@pytest.fixture(scope="module")
+def server(
+    http_workers: str, shipped_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("load")
+    shutil.copytree(shipped_models, folder / "models")
+    write_models(folder / "models")
+    with ServerProcess(folder / "models", folder / "log", "--console=true", "--shutdown-grace-secs=0") as running:
+        yield running
+
+
+def picture(page: Page, name: str) -> None:
+    if PICTURES:
+        page.wait_for_timeout(2500)  # figures are asked for once a second
+        page.screenshot(path=Path(PICTURES) / f"{name}.png", animations="disabled")
+
+
+def test_a_mixed_load_is_seen_in_every_view(open_page: Callable[..., Page], server: ServerProcess) -> None:
+    with mixed_load(server):
+        page = open_page()
+        expect(page.locator("table.models tbody tr")).to_have_count(10)
+        if PICTURES:
+            page.wait_for_timeout(120_000)
+        refused = page.get_by_role("region", name="Refused requests")
+        expect(refused).to_contain_text("iriss")
+        expect(refused).to_contain_text("unexpected shape for input 'IN'")
+        page.goto(f"http://{server.address}/console#/models/classify_text/load")
+        expect(page.get_by_role("img", name="Where the time goes")).to_have_attribute("aria-label", STEPS)
+        # The server takes no changes.
+        page.goto(f"http://{server.address}/console#/repository")
+        expect(page.get_by_role("button", name="Reload digits")).to_be_disabled()
+        expect(page.get_by_text("--model-control-mode=explicit")).to_be_visible()
+        for theme in THEMES:
+            for view, name in (("/", "overview"), ("/models/digits/load", "model")):
+                page = open_page(view, theme=theme)
+                page.wait_for_selector("main .card")
+                picture(page, f"{name}-{theme}")
+            page = open_page("/models/digits/try", theme=theme)
+            draw(page, SEVEN)
+            page.get_by_role("button", name="Send the request").click()
+            expect(page.locator(".verdict")).to_have_text("seven")
+            picture(page, f"try-{theme}")
+        page = open_page("/traces", width=900)
+        page.get_by_role("button", name="Trace the next 20").click()
+        expect(page.locator(".trace").nth(19)).to_be_visible()
+        expect(page.get_by_text("no requests are traced now")).to_be_visible()
+        picture(page, "traces-light")
