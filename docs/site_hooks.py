@@ -1,16 +1,21 @@
-"""Hooks of MkDocs: the navigation is that of index.md, links to files outside of docs become their names, and programs
-find the pages' text: each beside its page, and their list in llms.txt (llmstxt.org)."""
+"""Hooks of MkDocs: the navigation is that of index.md, links to files outside of docs lead to the repository from which
+this checkout was cloned, and programs find the pages' text: each beside its page, and their list in llms.txt
+(llmstxt.org)."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
 # `make docs` puts it there, with npm.
 MERMAID = DOCS.parent / "build" / "mermaid" / "node_modules" / "mermaid" / "dist" / "mermaid.min.js"
+ICON = DOCS.parent / "core" / "http" / "console" / "page" / "icon.svg"
+# An address of `git clone` as that of a web page: `git@HOST:PATH.git`, `ssh://git@HOST/PATH.git`, `https://HOST/PATH.git`.
+CLONED = re.compile(r"(?:https?://|ssh://)?(?:[^/@]*@)?([\w.-]+\.[\w.-]+)(?::\d+)?[:/](.+?)(?:\.git)?/?")
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 PAGE = re.compile(r"\[([^]]+)\]\(((?!\.\./)[^)#]+\.md)\)")
 # A link, with what is code left alone.
@@ -27,6 +32,10 @@ def on_config(config: Any) -> Any:
             pages += [f"spec/{path.name}" for path in sorted((DOCS / "spec").glob("*.md")) if path.name != "README.md"]
         nav.append({title: pages})
     config["nav"] = nav
+    asked = ["git", "-C", str(DOCS), "remote", "get-url", "origin"]
+    found = CLONED.fullmatch(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip())
+    if found:
+        config["repo_url"], config["repo_name"] = f"https://{found[1]}/{found[2]}", found[2]
     return config
 
 
@@ -35,16 +44,20 @@ def titled(name: str) -> str:
     return name[0].upper() + name[1:] if name.islower() else name
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """A link out of docs, such as one to a result of a benchmark, becomes its text and the path in the repository."""
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """A link out of docs, such as one to a result of a benchmark, leads to the repository; without one it becomes its
+    text and the path."""
     here = (DOCS / page.file.src_uri).parent
 
     def inside(match: re.Match[str]) -> str:
-        _, text, target = match.groups()
+        mark, text, target = match.groups()
         path = (target or "").partition("#")[0]
         if not path or ":" in path or (here / path).resolve().is_relative_to(DOCS):
             return match.group()
         place = (here / path).resolve().relative_to(DOCS.parent)
+        if config["repo_url"] and not mark:
+            kind = "tree" if (DOCS.parent / place).is_dir() else "blob"
+            return f"[{text}]({config['repo_url']}/{kind}/main/{place}{target[len(path) :]})"
         return text if f"`{place}`" in text or text == str(place) else f"{text} (`{place}`)"
 
     texts[page.file.src_uri] = LINK.sub(inside, markdown)
@@ -56,11 +69,11 @@ texts: dict[str, str] = {}
 
 
 def on_post_build(config: Any) -> None:
-    """The pages as text, llms.txt, and what draws the diagrams, so that the site needs nothing from the internet.
-
-    Without it the diagrams are shown as text.
+    """Add the console's icon, the pages as text, llms.txt, and what draws the diagrams, so that the site needs nothing
+    from the internet. Without the latter the diagrams are shown as text.
     """
     site = Path(config["site_dir"])
+    shutil.copyfile(ICON, site / ICON.name)
     for path, text in texts.items():
         (site / path).write_text(text)
     sections = texts["index.md"].partition("\n## ")[2].strip()

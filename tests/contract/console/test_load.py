@@ -8,6 +8,7 @@ Source: docs/console.md.
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.contract.console.drawing import SEVEN, draw
-from tests.contract.console.mixed_load import mixed_load, write_models
+from tests.contract.console.mixed_load import documents, mixed_load, write_models
 from tests.contract.servers.server import ServerProcess
 
 pytestmark = [
@@ -62,18 +63,24 @@ def test_a_mixed_load_is_seen_in_every_view(open_page: Callable[..., Page], serv
         page.goto(f"http://{server.address}/console#/repository")
         expect(page.get_by_role("button", name="Reload digits")).to_be_disabled()
         expect(page.get_by_text("--model-control-mode=explicit")).to_be_visible()
+        for view, name, theme in (("/", "overview", "light"), ("/models/digits/load", "model", "dark")):
+            page = open_page(view, theme=theme)
+            page.wait_for_selector("main .card")
+            picture(page, f"{name}-{theme}")
         for theme in THEMES:
-            for view, name in (("/", "overview"), ("/models/digits/load", "model")):
-                page = open_page(view, theme=theme)
-                page.wait_for_selector("main .card")
-                picture(page, f"{name}-{theme}")
             page = open_page("/models/digits/try", theme=theme)
             draw(page, SEVEN)
             page.get_by_role("button", name="Send the request").click()
             expect(page.locator(".verdict")).to_have_text("seven")
             picture(page, f"try-{theme}")
-        page = open_page("/traces", width=900)
-        page.get_by_role("button", name="Trace the next 20").click()
-        expect(page.locator(".trace").nth(19)).to_be_visible()
-        expect(page.get_by_text("no requests are traced now")).to_be_visible()
-        picture(page, "traces-light")
+    # The last request is the first of the page.
+    page = open_page("/traces", width=900)
+    page.get_by_role("button", name="Trace the next 20").click()
+    expect(page.get_by_text("every request is traced, 20 left")).to_be_visible()
+    asked = documents(random.Random(0))[:6] * 4
+    for _, path, make in asked[-20:]:
+        server.json("POST", f"/v2/models/{path}", make())
+    expect(page.get_by_text("no requests are traced now")).to_be_visible()
+    expect(page.locator(".trace")).to_have_count(20)
+    expect(page.locator(".trace").first).to_contain_text("text_classifier")
+    picture(page, "traces-light")
