@@ -4,6 +4,7 @@
     python docker/size.py --measure            rewrites that file: installs the packages of the lock files into a
                                                temporary folder, as the images do (6 GB of downloads, 10 GB of disk)
     python docker/size.py --measure cpu-torch  rewrites only this part
+    python docker/size.py --compressed cpu     prints what each distribution takes in a registry
 
 Sizes are bytes of files, as an engine counts an image; the base image counts as an allowance. An extra counts with what
 it adds to its stage.
@@ -11,12 +12,15 @@ it adds to its stage.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
@@ -107,8 +111,10 @@ def report(target: str, all_sizes: dict[str, Sizes]) -> list[str]:
     return [f"{target}:", *lines, total, ""]
 
 
-def measure(target: str) -> Sizes:
-    """Measure an installation like that of the image's build stage. Raises CalledProcessError."""
+@contextmanager
+def installation(target: str) -> Iterator[tuple[dict[str, list[Path]], dict[Path, int]]]:
+    """Yield the files by distribution of an installation like that of the image's build stage, some of which were left
+    out then, and the size of each before. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
         venv = Path(folder, "venv")
         pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile", "--no-deps"]
@@ -117,21 +123,41 @@ def measure(target: str) -> Sizes:
         for each in ("build", target):
             subprocess.run([*pip, "-r", str(lock_file(each))], check=True)
         (site_packages,) = venv.glob("lib/python3*/site-packages")
-        pinned = read_pins(lock_file(target))
         found = {normalized(each.metadata["Name"]): each for each in distributions(path=[str(site_packages)])}
-        before = {name: list(_files(found[name])) for name in pinned}
-        sizes = {path: path.stat().st_size for paths in before.values() for path in paths}
+        files = {name: list(_files(found[name])) for name in read_pins(lock_file(target))}
+        sizes = {path: path.stat().st_size for paths in files.values() for path in paths}
         leave_out(site_packages)
         subprocess.run(
             [str(venv / "bin" / "python"), "-m", "compileall", "-q", "-j", "0", str(site_packages)], check=True
         )
-        result: Sizes = {}
-        for name, paths in before.items():
+        yield files, sizes
+
+
+def measure(target: str) -> Sizes:
+    """Measure an installation. Raises CalledProcessError."""
+    pinned = read_pins(lock_file(target))
+    result: Sizes = {}
+    with installation(target) as (files, sizes):
+        for name, paths in files.items():
             kept = [path for path in paths if path.exists()]
             compiled = sum(each.stat().st_size for each in _compiled(kept))
             left_out = sum(sizes[path] for path in paths if not path.exists())
             result[f"{name}=={pinned[name]}"] = (sum(sizes[path] for path in kept) + compiled, left_out)
-        return result
+    return result
+
+
+def compressed(target: str) -> dict[str, int]:
+    """The bytes of each distribution in a layer as a registry stores it, by gzip. Raises CalledProcessError."""
+    result = {}
+    with installation(target) as (files, _):
+        for name, paths in files.items():
+            kept = [path for path in paths if path.exists()]
+            layer = io.BytesIO()
+            with tarfile.open(fileobj=layer, mode="w:gz", compresslevel=6) as archive:
+                for path in sorted([*kept, *_compiled(kept)]):
+                    archive.add(path)
+            result[name] = layer.tell()
+    return result
 
 
 def _files(distribution: Distribution) -> Iterable[Path]:
@@ -156,6 +182,12 @@ def main(arguments: list[str]) -> int:
         measured = {target: measure(target) for target in arguments[1:] or BUDGETS}
         known = {target: sizes for target, sizes in read_sizes().items() if target in BUDGETS}
         write_sizes(dict(sorted((known | measured).items())))
+    elif arguments[:1] == ["--compressed"] and len(arguments) == 2 and arguments[1] in BUDGETS:
+        found = compressed(arguments[1])
+        for name, size in sorted(found.items(), key=lambda item: -item[1]):
+            print(f"{_mb(size)}  {name}")
+        print(f"{_mb(sum(found.values()))}  together, without the base image and the project")
+        return 0
     elif arguments:
         print(__doc__, file=sys.stderr)
         return 1

@@ -243,18 +243,22 @@ def test_no_code_of_an_author_runs_without_trust(
         assert not {"model.pkl", "sitecustomize.py", "numpy.py"} & set(made)
 
 
+@pytest.mark.parametrize("write", [write for write, _ in SOURCES.values()], ids=SOURCES)
+def test_no_code_of_an_author_runs_where_a_file_is_served(
+    write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`trident serve FILE` imports so; a folder of Triton is linked, and its server runs it."""
+    monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
+    main(["import", str(write(tmp_path)), f"--repository={tmp_path / 'models'}", "--link", "--no-run"])
+    assert not (tmp_path / "marker").exists()
+
+
 def test_trusted_code_of_a_triton_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the tests above would see it."""
     monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
     source = triton('backend: "python" output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }', "1/model.py")(tmp_path)
     main(["import", str(source), f"--repository={tmp_path / 'models'}", "--trust-pickle"])
     assert (tmp_path / "marker").exists()
-
-
-def test_serving_a_folder_in_place_runs_what_its_owner_put_there(tmp_path: Path) -> None:
-    """`trident serve FOLDER` links to a model of Triton without running it: the server does."""
-    source = triton('backend: "python"', "1/model.py")(tmp_path)
-    assert main(["import", str(source), f"--repository={tmp_path / 'models'}", "--link", "--no-run"]) == 0
 
 
 def test_a_package_of_torch_reads_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
