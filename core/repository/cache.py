@@ -7,6 +7,11 @@
 Symbolic links would not work: ONNX Runtime refuses external data behind a link that leaves the model's folder. A blob
 is named by its digest if its content was verified against that digest, otherwise by object and tag.
 
+A model may write to its files, as root in spite of their mode, and other models may link the same ones. So each has a
+seal, the time of its last change as its content decides it, which a write breaks. A file without its seal is read, and
+if its content is not that of the store, it is downloaded again before the next load. To read 10 GB each time would take
+10 to 50 s, and to copy them as long, and twice the disk.
+
 At the end is what the cache asks of its disk: a private folder, free space, and locks on files. A lock is an flock,
 between threads and processes; the kernel frees it when the process ends. It works only on a local disk: over NFS the
 kernel turns it into a lock of the whole process.
@@ -47,9 +52,11 @@ def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject])
 class Snapshot:
     """A folder in `models/` that eviction spares until `release`."""
 
-    def __init__(self, models: Path, identity: str, model: str) -> None:
+    def __init__(self, models: Path, location: str, model: str, contents: Mapping[str, StoredObject]) -> None:
         """Wait until no process is removing the folder. Raises OSError."""
+        identity = snapshot_id(location, model, contents)
         self._folder = models / identity
+        self._location = location
         self._model = model
         self.path = self._folder / model
         self._lock = lock_shared(models / f"{identity}{LOCK_SUFFIX}")
@@ -60,17 +67,17 @@ class Snapshot:
             raise
 
     def holds(self, contents: Mapping[str, StoredObject]) -> bool:
-        """Return whether all files exist with their listed sizes, read-only, as they become when they are verified.
+        """Return whether all files exist with the content of the store, read-only, as they become when verified.
 
         A path that ends with `/` is a folder.
         """
         try:
             for path, stored in contents.items():
-                status = (self.path / path).stat()
+                file = self.path / path
                 if path.endswith("/"):
-                    if not stat.S_ISDIR(status.st_mode):
+                    if not stat.S_ISDIR(file.stat().st_mode):
                         return False
-                elif status.st_size != stored.size or status.st_mode & 0o222:
+                elif file.stat().st_mode & 0o222 or not _is_intact(file, self._location, stored):
                     return False
         except OSError:  # missing or unreadable; staging it again reports the error
             return False
@@ -109,6 +116,29 @@ class Snapshot:
 
     def _aside(self) -> Path:
         return self._folder.with_name(f"{self._folder.name}.{secrets.token_hex(8)}")
+
+
+def _seal_ns(location: str, stored: StoredObject) -> int:
+    """The time of the last change of a file with the content of `stored`, a whole second in the past."""
+    return (1_000_000_000 + int(_names(location, stored)[0][:7], 16)) * 1_000_000_000
+
+
+def _is_intact(file: Path, location: str, stored: StoredObject) -> bool:
+    """Return whether the file has the content of `stored`. Reads it only if its seal is broken. Raises OSError."""
+    status, seal = file.stat(), _seal_ns(location, stored)
+    if status.st_size != stored.size or status.st_mtime_ns == seal:
+        return status.st_size == stored.size
+    checksum = digest_checksum(stored.digest)
+    if checksum is None:
+        return False
+    content = checksum.make()
+    with open(file, "rb", buffering=0) as opened:
+        while piece := opened.read(1 << 20):
+            content.update(piece)
+    if content.hexdigest() != checksum.value:
+        return False
+    os.utime(file, ns=(seal, seal))
+    return True
 
 
 def _rename(source: Path, target: Path) -> bool:
@@ -156,6 +186,26 @@ class CacheContents:
             remove()
             if self.used <= limit:
                 return
+
+    def removable(self) -> int:
+        """Return the bytes of the entries that may be removed now."""
+        held: set[int] = set()
+        for path, _ in _entries(self._models):
+            if path.suffix == LOCK_SUFFIX:
+                continue
+            lock = try_lock_exclusive(self._models / f"{path.name.partition('.')[0]}{LOCK_SUFFIX}")
+            if lock is not None:
+                lock.release()
+                continue
+            for top, _, names in os.walk(path):
+                held.update(os.lstat(os.path.join(top, name)).st_ino for name in names)
+        found = sum(status.st_size for inode, (_, status) in self._blobs.items() if inode not in held)
+        for path, status in self._parts:
+            lock = try_lock_exclusive(path)
+            if lock is not None:
+                lock.release()
+                found += _allocated(status)
+        return found
 
     def _candidates(self) -> Iterator[tuple[int, Callable[[], None]]]:
         """Yield the entries that may be removed: the time of the last use (ns), and a function that removes it."""
@@ -262,19 +312,25 @@ class ModelCache:
         self._used = 0
         self._looked_at = float("-inf")
         self._warned = False
-        make_private(directory)
-        for folder in (self._blobs, self._parts, self._models):
+        self._make_folders()
+
+    def _make_folders(self) -> None:
+        for folder in (self.directory, self._blobs, self._parts, self._models):
             make_private(folder)
 
     def snapshot(self, location: str, model: str, contents: Mapping[str, StoredObject]) -> Snapshot:
-        """Return the snapshot for a model's files, by path. If it does not hold them, the caller stages them."""
+        """Return the snapshot for a model's files, by path. If it does not hold them, the caller stages them.
+
+        Folders that were removed are made again. Raises RepositoryUnavailable.
+        """
+        self._make_folders()
         with disk_failures(self.directory):
-            return Snapshot(self._models, snapshot_id(location, model, contents), model)
+            return Snapshot(self._models, location, model, contents)
 
     def take(self, location: str, stored: StoredObject, target: Path) -> bool:
         """Put the content of `stored` at `target`; False if the cache does not have it."""
         with disk_failures(self.directory, stored.size):
-            return any(self._take(blob, stored.size, target) for blob in _names(location, stored))
+            return any(self._take(blob, location, stored, target) for blob in _names(location, stored))
 
     def make_folder(self, path: Path) -> None:
         with disk_failures(self.directory):
@@ -297,6 +353,8 @@ class ModelCache:
         """Turn a complete `part` into a blob and put it at `target`; `named` if it matches the digest of `stored`."""
         names = _names(location, stored)
         with disk_failures(self.directory, stored.size):
+            seal = _seal_ns(location, stored)
+            os.utime(part.fd, ns=(seal, seal))
             self._place(part.path, target)  # before it becomes a blob, because one with a single link may be evicted
             os.fchmod(part.fd, 0o400)
             part.path.rename(self._blobs / (names[0] if named else names[-1]))
@@ -304,16 +362,19 @@ class ModelCache:
             self._used += stored.size
 
     def make_room(self, needed: int) -> None:
-        """Evict entries to make room for `needed` bytes. Raises RepositoryUnavailable if the disk is too small."""
+        """Evict entries to make room for `needed` bytes. Raises RepositoryUnavailable, before it evicts anything, if
+        the disk is too small."""
         with disk_failures(self.directory), self._evicting:
-            self._shrink(self.max_bytes - needed)
-            missing = needed - self._free(self.directory)
-            if missing > 0:
+            free = self._free(self.directory)
+            if needed > free:
                 contents = CacheContents(self.directory)
-                contents.shrink(contents.used - missing)
+                if needed - free > contents.removable():
+                    raise no_space(self.directory, needed, free)
+                contents.shrink(contents.used - (needed - free))
                 free = self._free(self.directory)
                 if free < needed:
                     raise no_space(self.directory, needed, free)
+            self._shrink(self.max_bytes - needed)
 
     def trim(self) -> None:
         """Evict entries until the cache is within `max_bytes`, except those in use."""
@@ -343,11 +404,10 @@ class ModelCache:
             self._used = contents.used
             self._looked_at = time.monotonic()
 
-    def _take(self, blob: str, size: int, target: Path) -> bool:
+    def _take(self, blob: str, location: str, stored: StoredObject, target: Path) -> bool:
         path = self._blobs / blob
         try:
-            status = path.stat()
-            if status.st_size != size:  # the disk has lost some of it, or somebody has changed it
+            if not _is_intact(path, location, stored):  # the disk has lost some of it, or somebody has changed it
                 path.unlink()
                 return False
             self._place(path, target)
@@ -369,6 +429,8 @@ class ModelCache:
             with open(source, "rb") as content, open(target, "xb") as copy:
                 shutil.copyfileobj(content, copy, 1 << 20)
             target.chmod(0o400)
+            sealed_ns = source.stat().st_mtime_ns
+            os.utime(target, ns=(sealed_ns, sealed_ns))
 
 
 def _names(location: str, stored: StoredObject) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,17 @@ from trident.core.repository.stores.object_store import StoredObject
 HERE = "memory://bucket"
 
 
-def fill(cache: ModelCache, model: str, content: bytes, *, location: str = HERE, hold: bool = False) -> Snapshot:
-    """Make a snapshot of `model` with one file of `content`, as a download does."""
-    stored = MemoryStore({f"{model}/1/model.onnx": content}).object(f"{model}/1/model.onnx")
+def fill(
+    cache: ModelCache,
+    model: str,
+    content: bytes,
+    *,
+    location: str = HERE,
+    hold: bool = False,
+    stored: StoredObject | None = None,
+) -> Snapshot:
+    """Make a snapshot of `model` with one file of `content`, as a download does, unless there is one."""
+    stored = stored or MemoryStore({f"{model}/1/model.onnx": content}).object(f"{model}/1/model.onnx")
     contents = {"1/model.onnx": stored}
     snapshot = cache.snapshot(location, model, contents)
     with snapshot.staged(contents) as folder:
@@ -71,6 +81,35 @@ def test_damaged_snapshot_is_replaced_and_an_intact_one_stays(tmp_path: Path) ->
     assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == ["", ".lock"]
 
 
+def test_a_model_that_writes_to_its_files_changes_those_of_no_other_load(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    files = [fill(cache, model, b"graph", hold=True).path / "1" / "model.onnx" for model in "ab"]
+    assert files[0].samefile(files[1])
+    mode = files[0].stat().st_mode
+    files[0].chmod(0o600)
+    with files[0].open("r+b") as opened:
+        opened.write(b"other")
+    files[0].chmod(mode)
+    for model, file in zip("ba", reversed(files), strict=True):
+        fill(cache, model, b"graph")
+        assert file.read_bytes() == b"graph"
+    assert [path.read_bytes() for path in (tmp_path / "blobs").iterdir()] == [b"graph"]
+
+
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_a_file_that_was_touched_is_read_again_once(tmp_path: Path, has_digest: bool) -> None:
+    cache = ModelCache(tmp_path)
+    stored = MemoryStore({"m/1/model.onnx": b"graph"}).object("m/1/model.onnx")
+    stored = stored if has_digest else replace(stored, digest="")
+    snapshot = fill(cache, "m", b"graph", stored=stored)
+    file = snapshot.path / "1" / "model.onnx"
+    sealed_ns = file.stat().st_mtime_ns
+    assert snapshot.holds({"1/model.onnx": stored})
+    os.utime(file)
+    assert snapshot.holds({"1/model.onnx": stored}) is has_digest
+    assert (file.stat().st_mtime_ns == sealed_ns) is has_digest
+
+
 def test_disk_without_links_gets_copies(tmp_path: Path) -> None:
     def refuse(source: Path, target: Path) -> None:
         raise OSError(errno.EPERM, "no links here")
@@ -80,6 +119,7 @@ def test_disk_without_links_gets_copies(tmp_path: Path) -> None:
     assert file.read_bytes() == b"graph"
     (blob,) = (tmp_path / "blobs").iterdir()
     assert not blob.samefile(file)
+    assert blob.stat().st_mtime_ns == file.stat().st_mtime_ns
 
 
 def test_names_that_collide_on_the_disk_are_an_error(tmp_path: Path) -> None:
@@ -155,6 +195,28 @@ def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None
     with pytest.raises(RepositoryUnavailable, match=r"is full.*; 31 bytes are needed, 30 bytes are free") as refused:
         fill(cache, "more", b"m" * 31)
     assert str(tmp_path) in refused.value.message
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_evicted(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, 1000, free=lambda _: 100 - sum(sizes(cache)))
+    fill(cache, "idle", b"i" * 20)
+    fill(cache, "held", b"h" * 30, hold=True)
+    part = cache.part(HERE, StoredObject("unfinished", 10, "1"))
+    with pytest.raises(RepositoryUnavailable, match="71 bytes are needed, 50 bytes are free"):
+        fill(cache, "new", b"n" * 71)
+    part.release()
+    assert sizes(cache) == [20, 30]
+    fill(cache, "new", b"n" * 70)
+    assert sizes(cache) == [30, 70]
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path / "cache")
+    fill(cache, "m", b"graph")
+    shutil.rmtree(tmp_path / "cache")
+    snapshot = fill(cache, "m", b"graph")
+    assert (snapshot.path / "1" / "model.onnx").read_bytes() == b"graph"
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
 
 
 def test_world_writable_folder_is_refused(tmp_path: Path) -> None:
