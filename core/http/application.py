@@ -26,7 +26,7 @@ from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.dataplane import is_served
 from trident.core.frontend.request import HTTP, NOT_NOTED, Span, end_trace
 from trident.core.http import errors
-from trident.core.http.body import MAX_LENGTH, raw_too_large, too_large
+from trident.core.http.body import MAX_LENGTH, body_too_large, raw_too_large, too_large
 from trident.core.http.front_end import (
     PROBE_KEY,
     RECEIVED_KEY,
@@ -237,7 +237,9 @@ class V2Application(HttpFrontEnd):
                 most = MAX_LENGTH  # as in Triton, nothing else limits binary tensors behind JSON
             length = int(environ.get("CONTENT_LENGTH") or 0)
             if length > most:
-                raise raw_too_large(length, most) if is_binary else too_large(str(length), most)
+                if is_binary:
+                    raise raw_too_large(length, most)
+                raise (too_large if route.name in _INFER_ROUTES else body_too_large)(str(length), most)
         except ServerError as error:
             return self._refuse(error, self._error_mime(error, route), environ, route.label)
         return most

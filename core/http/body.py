@@ -135,6 +135,13 @@ def too_large(size: str, limit: int, cure: str = _RAISE_LIMIT) -> BodyTooLarge:
     )
 
 
+def body_too_large(size: str, limit: int) -> BodyTooLarge:
+    """As `too_large`, of a body that need not be JSON."""
+    return BodyTooLarge(
+        f"the body of {size} bytes exceeds the maximum allowed input size of {limit} bytes. {_RAISE_LIMIT}"
+    )
+
+
 def raw_too_large(size: int, limit: int) -> BodyTooLarge:
     """As `too_large`, of a body that is one tensor."""
     return BodyTooLarge(

@@ -13,7 +13,7 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from trident.core.http.body import MAX_LENGTH, too_large
+from trident.core.http.body import MAX_LENGTH, body_too_large
 from trident.core.http.reply import RECEIVED_HEADERS_KEY
 from trident.core.memo import Memo
 
@@ -324,7 +324,7 @@ class ChunkedBody:
         if self._chunks > MAX_CHUNKS:
             raise Refusal(400, TOO_MANY_CHUNKS)
         if len(self.content) + self.missing > self._max_size:
-            raise Refusal(413, too_large(f"more than {self._max_size}", self._max_size).message)
+            raise Refusal(413, body_too_large(f"more than {self._max_size}", self._max_size).message)
 
 
 def _check_end(line: bytes) -> None:

@@ -18,7 +18,7 @@ from trident.core.errors import InvalidRequest
 from trident.core.frontend.classification import classified
 from trident.core.frontend.dataplane import ResponsePlan, one_response
 from trident.core.frontend.request import LATEST
-from trident.core.http.body import choose, parse_json
+from trident.core.http.body import body_too_large, choose, parse_json
 from trident.core.http.dataplane import (
     complete,
     decode_v2,
@@ -29,7 +29,6 @@ from trident.core.http.dataplane import (
     run,
     run_many,
 )
-from trident.core.http.errors import BodyTooLarge
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.payloads.arrays import decode_npy, decode_npz, decode_octets, decode_raw, encode_npy, encode_npz
 from trident.core.http.payloads.csv import decode_csv, encode_csv
@@ -301,10 +300,7 @@ def check_size(front_end: HttpFrontEnd, size: int) -> None:
     """Raises BodyTooLarge for a body over the limit on input size."""
     limit = front_end.options.max_input_size
     if size > limit:
-        raise BodyTooLarge(
-            f"the body of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
+        raise body_too_large(str(size), limit)
 
 
 def infer_payload(

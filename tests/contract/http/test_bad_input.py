@@ -190,7 +190,7 @@ def test_json_body_has_a_limit(limited: ServerProcess) -> None:
     assert_refused(limited, text, generate + b" ", path="/v2/models/simple/generate", status=413)
     chunked = {"Transfer-Encoding": "chunked"}
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (LIMIT + 1, padded(GOOD, LIMIT + 1))
-    more = text.replace(f"of {LIMIT + 1} bytes", f"of more than {LIMIT} bytes")
+    more = f"the body of more than {LIMIT} bytes exceeds the maximum allowed input size of {LIMIT} bytes. {INCREASE}"
     assert_refused(limited, more, body, chunked, status=413)
 
 

@@ -255,9 +255,7 @@ def test_a_chunked_body_is_cut_off_at_its_limit(served: Served) -> None:
     served.client.sendall(b"1\r\n")
     status, error = served.refusal()
     assert status == b"HTTP/1.1 413 Content Too Large"
-    assert error.startswith(
-        "request JSON size of more than 40000 bytes exceeds the maximum allowed input size of 40000"
-    )
+    assert error.startswith("the body of more than 40000 bytes exceeds the maximum allowed input size of 40000")
 
 
 def test_unfinished_bodies_have_a_bound_and_the_longest_silent_go_first() -> None:
