@@ -136,7 +136,11 @@ class ModelBudget:
 
     def read(self) -> MemoryReading:
         used = max(0, self._taken() - self._without)
-        return MemoryReading(self._total, self._total - used, used, is_budget=True)
+        free = self._total - used
+        host = None if self._share.bytes or self._share.part else self._host()
+        if host is not None:  # others take memory, too
+            free = min(free, host.free - reserve_of(host.total))
+        return MemoryReading(self._total, free, used, is_budget=True)
 
     def _taken(self) -> int:
         return self._resident() + sum(self.processes())

@@ -134,7 +134,7 @@ class Models:
             models = list(self._models.values())
             ready: dict[tuple[str, int], ModelVersion] = {}
             for model in models:
-                if self._is_private(model.key):
+                if not model.serving or self._is_private(model.key):
                     continue
                 for number in sorted(model.serving):
                     ready[model.key.name, number] = ready[model.key.name, -1] = model.serving[number]

@@ -33,6 +33,7 @@ from trident.core.inference.response import InferenceResponse
 from trident.core.lifecycle.lifecycle import LoadThreads
 from trident.core.lifecycle.memory import MemoryLedger, ModelBudget
 from trident.core.lifecycle.options import MemoryShare
+from trident.core.observability.hardware import MemoryState
 
 SIZE = 100
 """The bytes of a model's file, and so of the model."""
@@ -381,6 +382,24 @@ def test_who_waits_at_the_exit_is_told(tmp_path: Path) -> None:
             assert [told.get(timeout=LIMIT_S) for _ in threads] == [ServerStopping] * 2
         for thread in threads:
             thread.join()
+
+
+def test_the_budget_is_a_size_a_part_or_what_the_container_has_left() -> None:
+    gib = 1 << 30
+    resident, free = [gib], [4 * gib]
+    for share, total in ((MemoryShare(bytes=gib), gib), (MemoryShare(part=0.5), 5 * gib), (MemoryShare(), 3.5 * gib)):
+        resident[0], free[0] = gib, 4 * gib
+        budget = ModelBudget(share, resident=lambda: resident[0], host=lambda: MemoryState(10 * gib, free[0]))
+        resident[0] += gib // 2
+        free[0] -= gib // 2
+        found = budget.read()
+        assert (found.total, found.used, found.free) == (total, gib // 2, total - gib // 2)
+        budget.processes = lambda: [gib // 4]
+        assert budget.read().used == 3 * gib // 4
+        free[0] = gib  # another program took the rest
+        assert budget.read().free == (gib // 2 if share == MemoryShare() else total - 3 * gib // 4)
+        budget.settle()
+        assert budget.read().used == 0
 
 
 def test_small_models_do_not_wait_for_large_ones() -> None:
