@@ -28,7 +28,7 @@ from trident.core.repository.layout_hints import no_models_hint
 from trident.core.repository.layouts import can_be_model
 from trident.core.repository.location import Location, Scheme
 from trident.core.repository.opener import SourceOpener, SourceOptions
-from trident.core.repository.repository import ModelDirectory, model_names, version_number
+from trident.core.repository.repository import ModelDirectory, model_names, version_number, version_of
 from trident.core.repository.sources import UNREADABLE, SourceFile
 from trident.core.repository.stores.object_store import (
     RegionOrigin,
@@ -144,11 +144,16 @@ def read_repository(
         cache_directory=Path(settings.model_cache_directory),
         cache_bytes=settings.model_cache_bytes,
         credential_path=settings.cloud_credential_path,
+        signature_key=Path(settings.model_signature) if settings.model_signature else None,
     )
     opener = SourceOpener(options)
     try:
         source = opener.open(location.text, any_layout=settings.any_layout, single_model=settings.single_model)
         models = source.scan()
+        if settings.model_signature and location.scheme is Scheme.LOCAL:
+            for name, files in models.items():  # before the validation reads them
+                for version in {version_of(file.path) for file in files}:
+                    source.fetch(name, files, version).release()
         if not models and settings.model_control_mode == "none":
             source.check_exists()
         named = set(model_names(Path(location.text)) if folders is None else folders)

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 import trident
+from tests.contract.servers.ports import free_ports
 from tests.needed import package
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
 from trident.app.cli import main
@@ -216,3 +217,13 @@ def test_import_signs_what_it_makes(model: Path, keys: tuple[Path, Path], tmp_pa
     source = SignedSource(LocalSource(made), SigningKey(keys[1]))
     for version in (None, 1):
         source.fetch("model", source.files("model") or (), version).release()
+
+
+def test_doctor_reads_no_unsigned_model(
+    model: Path, keys: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ports = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), free_ports(3), strict=True)]
+    for expected in (0, 1):
+        main(["doctor", str(model.parent), f"--model-signature={keys[1]}", *ports])
+        assert ("model 'simple' has another 2/model.onnx than was signed" in capsys.readouterr().out) == bool(expected)
+        (model / "2" / "model.onnx").write_bytes(b"other")
