@@ -111,8 +111,8 @@ Usage: trident emulate sagemaker [--multi-model] [options] MODEL
        trident emulate azureml [options] DIR [-- ARGUMENT ...]
 
 Starts the server as the platform starts a container, with the platform's API in front of it, on this machine only. It
-enforces the platform's limits on both sides. At the end (Ctrl-C) it prints the exceeded limits, and exits with status 1
-if there are any, otherwise 0.
+enforces the platform's limits on both sides. A file that `trident import` knows is served as a model. At the end
+(Ctrl-C) it prints the exceeded limits, and exits with status 1 if there are any, otherwise 0.
 """
 _TRACE = """\
 Usage: trident trace [options] FILE
