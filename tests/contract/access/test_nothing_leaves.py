@@ -45,6 +45,9 @@ with socket.socket() as control:
 trident, http, grpc, metrics = sys.argv[1:]
 url = f"http://127.0.0.1:{http}"
 
+# What they say of a machine, or of a short measurement, is not what is tested.
+MAY_FAIL = ("doctor", "bench", "tune")
+
 def run(*words, end=None):
     print("$ trident", *words, flush=True)
     process = subprocess.Popen([trident, *words])
@@ -54,7 +57,7 @@ def run(*words, end=None):
         status = process.wait()
     finally:
         process.kill()
-    assert status == 0, (words, status)
+    assert status == 0 or words[0] in MAY_FAIL and status == 1, (words, status)
 
 X = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [1]}]}
 NUMBERS = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": [1] * 16} for name in ("INPUT0", "INPUT1")]
