@@ -264,7 +264,9 @@ class TextRun:
     def _tokenizer(self, side: str) -> Any:
         """The tokenizer that cuts texts on `side`; for the side that the model does not name it is made when needed."""
         if side not in self._tokenizers:
-            copied = Tokenizer.from_str(self._tokenizers[self._model.truncation_side].to_str())
+            known = self._tokenizers[self._model.truncation_side]
+            copied = Tokenizer.from_str(known.to_str())
+            copied.encode_special_tokens = known.encode_special_tokens  # which its JSON does not have
             self._tokenizers[side] = _cutting(copied, replace(self._model, truncation_side=side))
         return self._tokenizers[side]
 

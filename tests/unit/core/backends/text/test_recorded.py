@@ -119,3 +119,18 @@ def test_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
                 serving.infer(
                     {"text": strings(b"a", shape=(1, 1)), "parameters": strings(json.dumps(options).encode())}
                 )
+
+
+def test_special_tokens_stay_text_on_whichever_side_a_text_is_cut(tmp_path: Path) -> None:
+    (row,) = (row for row in ROWS if row.name == "special tokens as text")
+    folder = write_folder(tmp_path, row)
+    backend = TextBackend({})
+    config = config_of(parameter("task", row.task), backend="text")
+    backend.complete(folder, config)
+    with serving_version(backend, folder, config) as serving:
+        text = strings(*(each.encode() for each in row.inputs["text"]), shape=(1, 1))
+        found = [
+            serving.infer({"text": text, "parameters": strings(json.dumps({"truncation_direction": side}).encode())})
+            for side in ("left", "right")
+        ]
+    np.testing.assert_array_equal(found[0]["scores"], found[1]["scores"])
