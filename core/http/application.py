@@ -241,7 +241,9 @@ class V2Application(HttpFrontEnd):
                     raise raw_too_large(length, most)
                 raise (too_large if route.name in _INFER_ROUTES else body_too_large)(str(length), most)
         except ServerError as error:
-            return self._refuse(error, self._error_mime(error, route), environ, route.label)
+            found = self._find_infer(environ)
+            model = found[1]["model"] if found is not None else ""
+            return self._refuse(error, self._error_mime(error, route), environ, route.label, model)
         return most
 
     def binary_offset(self, environ: Environ) -> int:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -218,6 +219,7 @@ REFUSED = (
     ("400", "3 times", "simple", "POST /v2/models/simple/infer", "expected 2 inputs but got 0"),
     ("404", "no_such_model", "POST /v2/models/no_such_model/infer", "is not found"),
     ("404", "GET /no/such/path", "Not Found"),
+    ("413", "simple", "POST /v2/models/simple/infer", "exceeds the maximum allowed input size"),
     ("401", "POST /v2/repository/models/simple/unload", "a bearer token is required"),
     ("INVALID_ARGUMENT", "simple", "/inference.GRPCInferenceService/ModelInfer", "expected 2 inputs but got 0"),
 )
@@ -228,6 +230,7 @@ def test_refused_requests_are_shown_and_counted(open_page: Callable[..., Page], 
         assert server.request("POST", "/v2/models/simple/infer", b'{"inputs": []}')[0] == 400
     assert server.request("POST", "/v2/models/no_such_model/infer", b"{}")[0] == 404
     assert server.request("GET", "/no/such/path?secret=1")[0] == 404
+    assert server.request("POST", "/v2/models/simple/infer", bytes(65 << 20))[0] == 413
     assert server.request("POST", "/v2/repository/models/simple/unload", b"{}")[0] == 401
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
@@ -359,6 +362,11 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
     expect(names.last).not_to_have_text("digits")
     page.get_by_label("Find a model").fill("SIMP")
     expect(names).to_have_text(["simple"])
+    call = page.get_by_role("region", name="Call it").locator("pre.code")
+    page.get_by_role("button", name="Python", exact=True).click()
+    expect(call).to_contain_text("urlopen")
+    answer = subprocess.run([sys.executable, "-c", call.inner_text()], capture_output=True, check=True, text=True)
+    assert "'OUTPUT0'" in answer.stdout
     page.get_by_label("Find a model").fill("nothing like it")
     expect(page.get_by_text("No model matches")).to_be_visible()
     page = open_page("/models/digits/configuration")

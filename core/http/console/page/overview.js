@@ -63,10 +63,10 @@ export function Overview({ server }) {
     <${Below} data=${data} />`;
 }
 
-// With few models there is room for how to call one; what went wrong comes with any number.
+// With few models, or few that match, there is room for how to call one; what went wrong comes with any number.
 function Below({ data }) {
   const { data: troubles } = usePoll(() => get("troubles"), [], 2000);
-  const isFew = data.total <= FEW, called = data.rows.find((row) => row.state === "READY");
+  const isFew = data.matching <= FEW, called = data.rows.find((row) => row.state === "READY");
   if (!troubles || !(isFew || troubles.refused.length || troubles.failed.length)) return null;
   return html`<div class="below">
     ${isFew && called && html`<${CallIt} name=${called.name} />`}
