@@ -13,11 +13,13 @@ export function Log() {
   const [refusal, setRefusal] = useState(null);
   const lines = useRef({ end: 0, events: [] });
   const { data, error } = usePoll(async () => {
-    if (lines.current.of !== `${level}\n${model}\n${text}`) lines.current = { end: 0, events: [], of: `${level}\n${model}\n${text}` };
-    const found = await get("log", { level, model, text, after: lines.current.end });
-    lines.current.events = [...lines.current.events, ...found.events].slice(-MOST);
-    lines.current.end = found.end;
-    return { settings: found.settings, events: lines.current.events };
+    const of = JSON.stringify([level, model, text]);
+    if (lines.current.of !== of) lines.current = { end: 0, events: [], of };
+    const kept = lines.current;  // an answer that comes when another filter is set is not for that
+    const found = await get("log", { level, model, text, after: kept.end });
+    kept.events = [...kept.events, ...found.events].slice(-MOST);
+    kept.end = found.end;
+    return { settings: found.settings, events: kept.events };
   }, [level, model, text]);
   const set = async (settings) => {
     try { await change("log/settings", settings); setRefusal(null); } catch (error) {
@@ -32,8 +34,8 @@ export function Log() {
     <div class="filters">
       <select aria-label="Lowest level shown" value=${level} onChange=${(event) => setLevel(event.target.value)}>
         <option value="">every level</option><option value="INFO">info and above</option><option value="WARNING">warnings and errors</option><option value="ERROR">errors</option></select>
-      <input placeholder="Model" aria-label="Model" value=${model} onChange=${(event) => setModel(event.target.value)} />
-      <input type="search" class="grow" placeholder="Find in the messages" aria-label="Find in the messages" value=${text} onChange=${(event) => setText(event.target.value)} />
+      <input placeholder="Model" aria-label="Model" onChange=${(event) => setModel(event.target.value)} />
+      <input type="search" class="grow" placeholder="Find in the messages" aria-label="Find in the messages" onChange=${(event) => setText(event.target.value)} />
       ${settings && html`<label class="inline">Log verbosely <select value=${Math.min(settings.log_verbose_level, 3)} onChange=${(event) => set({ log_verbose_level: +event.target.value })}>
         ${[0, 1, 2, 3].map((each) => html`<option key=${each} value=${each}>${each ? `level ${each}` : "no"}</option>`)}</select></label>
       <label class="inline"><input type="checkbox" checked=${settings.log_access === "true" || settings.log_access === "all"} onChange=${(event) => set({ log_access: event.target.checked ? "true" : "false" })} /> each request</label>`}
