@@ -464,13 +464,11 @@ class RowRules:
 
 
 def rules_of(path: Path, settings: TreeSettings) -> RowRules:
-    """The rules for the trees in the file at `path`. Raises Unsupported for LightGBM's linear leaves, and for features
-    that its trees read differently."""
+    """The rules for the trees in the file at `path`. Raises Unsupported for features that trees of LightGBM read
+    differently."""
     if settings.model_type != "lightgbm":
         return RowRules(settings.missing)
     text = path.read_text(errors="replace")
-    if re.search(r"^is_linear=1$", text, re.MULTILINE):
-        raise Unsupported("trees of LightGBM with linear leaves cannot be read: train without linear_tree")
     zero_missing: set[int] = set()
     truncated: set[int] = set()
     others: set[int] = set()
@@ -490,11 +488,13 @@ def _load_lightgbm(path: Path) -> Any:
     """The trees, changed where Treelite would decide otherwise than LightGBM.
 
     Features whose zeros are missing are as those of which NaN is: `RowRules` makes it so. LightGBM takes the numbers
-    next to zero for zero, so a threshold among them is moved to their end.
+    next to zero for zero, so a threshold among them is moved to their end. Raises Unsupported for linear leaves.
     """
     import treelite
 
     text = path.read_text(errors="replace")
+    if re.search(r"^is_linear=1$", text, re.MULTILINE):
+        raise Unsupported("trees of LightGBM with linear leaves cannot be read: train without linear_tree")
 
     def changed_nodes(found: re.Match[str]) -> str:
         thresholds, decisions = found[1].split(), [int(each) for each in found[2].split()]
