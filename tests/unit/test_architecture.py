@@ -114,7 +114,7 @@ SEEN_BY_TOOLS = {
     "app.supervisor.start": ("tools/doctor.py",),
     "app.worker.listening_sockets": ("tools/doctor.py",),
     "core.lifecycle.golden_check": ("tools/validate.py",),
-    "core.scheduling.run_once": ("tools/bench/candidates.py", "tools/importing/command.py"),
+    "core.scheduling.run_once": ("tools/bench/candidates.py", "tools/importing/comparison.py"),
 }
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the
 # variables to its callers; boto3 and Google's libraries read theirs themselves.

@@ -375,9 +375,10 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         return {"failure": f"it does not take {_shown(inputs)}: {text}"}
     names = ["label", "probabilities"] if hasattr(model, "predict") else ["transformed"]
+    # As a Python model; its answers are a row for each row, unlike the probabilities of several labels.
     arrays = [np.asarray(answer) for answer in list(answers.values())[: 1 + has_classes]]
-    # As a Python model; its answers are a row for each row.
-    if all(array.shape[:1] == (1,) and array.dtype.kind in "OUSbiuf" for array in arrays):
+    arrays = [arrays[0], *(array for array in arrays[1:] if array.shape[:1] == (1,))]
+    if arrays[0].shape[:1] == (1,) and all(array.dtype.kind in "OUSbiuf" for array in arrays):
         known["outputs"] = [
             [name, "BYTES" if array.dtype.kind in "OUS" else _datatype(array.dtype), list(array.shape[1:])]
             for name, array in zip(names, arrays, strict=False)

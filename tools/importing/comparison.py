@@ -1,0 +1,336 @@
+"""What `trident import` asks a model and its original: rows made for the model, and how the answers differ."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.platforms import is_ensemble
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import NotInstalled, ServerError
+from trident.core.http.sample_request import SampleInput, SampleRequest, make_sample
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.tensors import BYTES, Array, Shape, shape_text
+from trident.core.repository.repository import ModelDirectory, version_path
+from trident.core.scheduling.run_once import run_once
+from trident.tools.importing.sources import Options, Plan, run_original
+from trident.tools.trial import first_instance
+
+# Rows that are compared; those of models that take long end with the time. Seconds.
+_ROWS = 256
+_TIME = 20.0
+_REQUEST = 64
+_THRESHOLDS = 1024
+_MOST_BYTES = 64 << 20
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e-38, -1e-38, 1e-3, 1e6, -1e6)
+_EXTREME = {"NaN": (np.nan,), "infinities": (np.inf, -np.inf), "the largest numbers": (3.4e38, -3.4e38)}
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Rows that are asked together, so that what the original refuses concerns them alone. `answer` is the message of
+    the error where the model refuses them."""
+
+    name: str
+    inputs: Mapping[str, Array]
+    answer: Mapping[str, Array] | str
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """What a model answers, to one group at least. `seconds` are those of the second request, `datatypes` those of the
+    outputs."""
+
+    groups: Sequence[RowGroup]
+    datatypes: Mapping[str, str]
+    seconds: float
+
+
+def try_model(
+    plan: Plan,
+    folder: Path,
+    config: ModelConfig,
+    spec: ModelSpec,
+    backends: BackendRegistry,
+    shapes: Mapping[str, Shape],
+) -> TrialRun | str:
+    """Load the model and ask it; or why it is not run. Raises ServerError for a model that fails."""
+    if is_ensemble(config):
+        return "it is not run, because it is an ensemble: trident validate checks it with its steps"
+    sample = make_sample(spec, shapes=shapes)
+    path = version_path(ModelDirectory(spec.name, folder, is_renamed=True), spec.version)
+    groups: list[RowGroup] = []
+    times: list[float] = []
+    failure: ServerError | None = None
+    try:
+        with first_instance(backends, path, config, spec) as instance:
+            if plan.body:
+                return plan.body
+            begin = time.perf_counter()
+            for name, rows in _groups(sample, plan):
+                asked: list[dict[str, Array]] = []
+                answered: list[dict[str, Array]] = []
+                for part in _requests(sample, rows):
+                    started = time.perf_counter()
+                    if started - begin > _TIME and len(times) > 1:
+                        break
+                    try:
+                        answered.append(_answer(instance, sample, part))
+                    except ServerError as error:
+                        failure = failure or error
+                        groups.append(RowGroup(name, part, error.message))
+                        break
+                    times.append(time.perf_counter() - started)
+                    asked.append(part)
+                if asked:
+                    groups.append(RowGroup(name, _joined(asked), _joined(answered)))
+            if failure and not times:
+                raise failure
+    except NotInstalled as error:
+        return f"it is not run: {error.message}; {error.hint}"
+    datatypes = {each.name: each.datatype.name for each in spec.outputs.values()}
+    return TrialRun(groups, datatypes, times[1] if len(times) > 1 else times[0])
+
+
+def _answer(instance: Any, sample: SampleRequest, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    spec = sample.spec
+    tensors = [
+        InputTensor(each.name, each.datatype.name, arrays[each.name].shape, arrays[each.name]) for each in sample.inputs
+    ]
+    request = InferenceRequest(spec.name, tensors, model_version=spec.version, parameters=dict(sample.parameters))
+    (outputs,) = run_once(instance, [request], RequestValidator(spec).check)
+    return {each.name: np.array(each.array) for each in outputs}
+
+
+def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    if len(parts) == 1:
+        return dict(parts[0])
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, Array]]]:
+    """Rows of random numbers and special ones, of unknown categories, at thresholds, without negative numbers, and of
+    extreme ones: in groups, as originals may refuse each of them."""
+    random = np.random.default_rng(0)
+    rows = _ROWS if sample.spec.max_batch_size > 0 else 0
+    decisions = plan.decisions()
+
+    def made(rows: int, special: Sequence[float], unknown: float = 0.0) -> dict[str, Array]:
+        return {
+            each.name: _made(each, rows, random, special, decisions.known.get(each.name, ()), unknown)
+            for each in sample.inputs
+        }
+
+    usual = "random and special rows"
+    if not rows:
+        # As many requests, whose shape may be fixed.
+        size = sum(each.count * each.datatype.dtype.itemsize for each in sample.inputs)
+        for number in range(max(1, min(_ROWS, _MOST_BYTES // max(1, size)))):
+            yield usual, made(0, _SPECIAL if number else ())
+        return
+    yield usual, made(rows, _SPECIAL)
+    if any(values for columns in decisions.known.values() for values in columns):
+        yield "unknown categories and texts", made(rows // 2, (), 0.5)
+    if any(each.datatype.kind != "f" for each in sample.inputs):
+        return
+    if decisions.thresholds and len(sample.inputs) == 1:
+        (given,) = sample.inputs
+        chosen = [decisions.thresholds[at] for at in random.permutation(len(decisions.thresholds))[:_THRESHOLDS]]
+        numbers = np.array([number for _, number in chosen], np.float32)
+        near = [np.nextafter(numbers, np.float32(-np.inf)), numbers, np.nextafter(numbers, np.float32(np.inf))]
+        at = made(3 * len(chosen), ())
+        at[given.name][np.arange(3 * len(chosen)), [feature for feature, _ in chosen] * 3] = np.concatenate(near)
+        yield "rows at thresholds", at
+    yield "rows without negative numbers", {name: np.abs(array) for name, array in made(rows // 4, ()).items()}
+    for name, special in _EXTREME.items():
+        yield f"rows with {name}", made(rows // 4, special)
+
+
+def _made(
+    each: SampleInput,
+    rows: int,
+    random: Any,
+    special: Sequence[float],
+    known: Sequence[Sequence[Any]] = (),
+    unknown: float = 0.0,
+) -> Array:
+    """A made-up tensor, with `rows` rows where the model batches; a few numbers of half of the rows are special.
+
+    Columns with known values have these, except for a part `unknown` of their rows.
+    """
+    shape = (rows, *each.inner) if rows and len(each.inner) < len(each.shape) else each.shape
+    if each.datatype is BYTES:
+        texts = np.array([b"text", b"", b"a longer text of several words", "caf\u00e9".encode()], object)
+        made = np.full(shape, b"text", object) if not rows else np.asarray(texts[random.integers(0, 4, shape)])
+    elif each.datatype.kind in "iub":
+        made = np.asarray(random.integers(0, 2, shape).astype(each.datatype.dtype))
+    elif each.datatype.name == "BF16":
+        return np.full(shape, 0x3F80, each.datatype.dtype)
+    else:
+        numbers = random.normal(size=shape)
+        if len(special):
+            chosen = random.random(shape) < 0.2
+            chosen[: rows // 2] = False
+            numbers = np.where(chosen, random.choice(special, shape), numbers)
+        with np.errstate(over="ignore"):
+            made = np.asarray(numbers.astype(each.datatype.dtype))
+    for column, values in enumerate(known if rows and len(shape) == 2 else ()):
+        if values:
+            kept = random.random(rows) >= unknown
+            # Each of them, where there are fewer than rows.
+            every = np.resize(random.permutation(np.array(values, object)), rows)
+            if each.datatype is BYTES:
+                every = np.array([str(value).encode() for value in every], object)
+            elif unknown:
+                made[:, column] = random.choice([-1.0, -0.5, 0.5, 1.5, max(values) + 1, 1e9], rows)
+            made[kept, column] = every[kept].astype(made.dtype)
+    return made
+
+
+def _requests(sample: SampleRequest, arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """The rows as one and as many as the model takes at once."""
+    most = sample.spec.max_batch_size
+    if most <= 0:
+        yield dict(arrays)
+        return
+    count = len(next(iter(arrays.values())))
+    start, size = 0, 1
+    while start < count:
+        yield {name: array[start : start + size] for name, array in arrays.items()}
+        start, size = start + size, min(most, _REQUEST)
+
+
+def print_comparison(plan: Plan, trial: TrialRun, options: Options) -> int:
+    """Ask the original, and print how the answers differ. Returns 1 if they differ too much."""
+    first = next(group.answer for group in trial.groups if not isinstance(group.answer, str))
+    answers = ", ".join(f"{name} {trial.datatypes[name]} {shape_text(a.shape)}" for name, a in first.items())
+    print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
+    if not plan.original:
+        print("it is not compared: nothing else runs such a source here")
+        return 0
+    try:
+        originals = ask_original(plan, trial, options)
+    except ServerError as error:
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        print(f"it is not compared with the original: {error.message}{hint}")
+        return 0
+    compared, worst, left_out = 0, (0.0, ""), set()
+    for group, original in zip(trial.groups, originals, strict=True):
+        if isinstance(original, str):
+            continue
+        if isinstance(group.answer, str):
+            print(f"error: it refuses what the original, run by itself, answers ({group.name}): {group.answer}")
+            return 1
+        try:
+            found, without = compare(group.answer, original)
+        except Differs as error:
+            print(f"error: the original, run by itself, answers otherwise ({group.name}): {error}")
+            return 1
+        worst = max(worst, found)
+        left_out |= without
+        compared += group.rows
+    refused = {group.name: text for group, text in zip(trial.groups, originals, strict=True) if isinstance(text, str)}
+    if not compared:
+        print(f"it is not compared with the original, which refuses all rows: {next(iter(refused.values()))}")
+        return 0
+    for name, text in refused.items():
+        print(f"not compared, as the original refuses them: {name}: {text}")
+    if len(left_out) == len(first):
+        print("it is not compared with the original, which has no such outputs")
+        return 0
+    for name in sorted(left_out):
+        print(f"not compared, as the original has no function for it: the output {name}")
+    place = f" at {worst[1]}" if worst[0] else ""
+    print(f"the original, run by itself, answers the same to {compared} rows: largest difference {worst[0]:.2g}{place}")
+    return 0
+
+
+# What another order of the same sums makes of FP32, of each number and of the usual size of an output.
+_TOLERANCE = 1e-3
+
+
+class Differs(Exception):
+    """The model answers otherwise than its source; the argument says where."""
+
+
+def ask_original(plan: Plan, trial: TrialRun, options: Options) -> list[dict[str, Array] | str]:
+    """The answers of the source itself to each group of rows, or why it refuses them. Raises ServerError if it cannot
+    run here."""
+    answers: list[dict[str, Array] | str] = []
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        for number, group in enumerate(trial.groups):
+            arrays = {name: _plain(array) for name, array in group.inputs.items()}
+            np.savez(Path(folder, f"given-{number:04}.npz"), allow_pickle=False, **arrays)
+        refused = run_original(options, plan.original, str(plan.original_file), folder)
+        for number, text in enumerate(refused):
+            if text:
+                answers.append(text)
+                continue
+            with np.load(Path(folder, f"answered-{number}.npz"), allow_pickle=False) as stored:
+                answers.append(dict(stored))
+    return answers
+
+
+def compare(outputs: Mapping[str, Array], originals: Mapping[str, Array]) -> tuple[tuple[float, str], set[str]]:
+    """The largest difference with its place, and the outputs that the original does not have. Raises Differs."""
+    # Trees and packages have no names of Triton's form: theirs are numbers.
+    keys = {name: name if name in originals else str(number) for number, name in enumerate(outputs)}
+    found = [
+        _difference(name, _plain(array), originals[keys[name]])
+        for name, array in outputs.items()
+        if keys[name] in originals
+    ]
+    return max(found, default=(0.0, "")), {name for name, key in keys.items() if key not in originals}
+
+
+def _difference(name: str, ours: Array, original: Array) -> tuple[float, str]:
+    if ours.size != original.size:
+        raise Differs(f"{name} has {ours.size} elements, and the original's {original.size}")
+    original = original.reshape(ours.shape)
+    if ours.dtype.kind in "USb" or original.dtype.kind in "USb":
+        found = ours.astype(str)
+        wrong = np.argwhere(found != original.astype(str))
+        if len(wrong):
+            at = tuple(wrong[0])
+            raise Differs(f"{name}{list(map(int, at))} is {found[at]!r}, and the original's {original[at]!r}")
+        return 0.0, ""
+    mine, theirs = ours.astype(float), original.astype(float)
+    usual = np.abs(theirs[np.isfinite(theirs)])
+    scale = float(np.median(usual)) if usual.size else 1.0
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(mine - theirs)
+        is_same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+        distance[is_same] = 0.0
+        allowed = _TOLERANCE * np.maximum(np.abs(theirs), max(scale, 1e-6))
+        wrong = np.argwhere(~is_same & ~(distance <= allowed))
+    if len(wrong):
+        at = tuple(wrong[0])
+        raise Differs(
+            f"{len(wrong)} of {mine.size} numbers; {name}{list(map(int, at))} is {ours[at]:g}, and the original's "
+            f"{original[at]:g}"
+        )
+    if not distance.size:
+        return 0.0, ""
+    worst = np.unravel_index(int(np.argmax(distance)), distance.shape)
+    return float(distance[worst]), f"{name}{list(map(int, worst))}"
+
+
+def _plain(array: Array) -> Array:
+    """Texts as an array of a fixed width, which is stored without a pickle."""
+    if array.dtype.kind != "O":
+        return array
+    texts = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in array.ravel()]
+    return np.array(texts, str).reshape(array.shape)
