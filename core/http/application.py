@@ -242,7 +242,7 @@ class V2Application(HttpFrontEnd):
                 raise (too_large if route.name in _INFER_ROUTES else body_too_large)(str(length), most)
         except ServerError as error:
             found = self._find_infer(environ)
-            model = found[1]["model"] if found is not None else ""
+            model = found[1].get("model", "") if found is not None else ""
             return self._refuse(error, self._error_mime(error, route), environ, route.label, model)
         return most
 

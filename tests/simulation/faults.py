@@ -43,7 +43,8 @@ class Fault:
         yield owner, name, made[name]
         if owner is module:
             for other in list(sys.modules.values()):
-                if other is not module and vars(other).get(name) is found:
+                # A module that must not be imported is None.
+                if other is not module and isinstance(other, ModuleType) and vars(other).get(name) is found:
                     yield other, name, made[name]
 
 

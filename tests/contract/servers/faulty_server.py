@@ -171,7 +171,7 @@ class FaultyEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def model(self, name: str, version: int = -1) -> Any:
+    def model(self, name: str, version: int = -1, timeout_s: float | None = None) -> Any:
         if name == MARK + self._prefix:
             raise CLASSES["own"]()
         return FaultyServed(self._engine.model(name, version), self._prefix)
