@@ -71,7 +71,9 @@ def answering_raw(listener: socket.socket, content: bytes, held: threading.Event
     def answer() -> None:
         connection, _ = listener.accept()
         with connection:
-            connection.recv(100)
+            asked = b""
+            while not asked.endswith(b"\r\n\r\nx"):  # a close before the last byte would reset the connection
+                asked += connection.recv(1000)
             connection.sendall(content)
             if held is not None:
                 held.wait(LIMIT_S)
