@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from enum import StrEnum
 from typing import Any, TextIO
 
 import boto3
@@ -34,16 +33,6 @@ class BadSettings(DeployError):
     """Invalid settings; no call was made."""
 
     status = 2
-
-
-class Kind(StrEnum):
-    """Source: docs/spec/deploy.md section 4, docs/spec/sagemaker.md sections A5 and A6."""
-
-    REAL_TIME = "real-time"
-    MULTI_MODEL = "multi-model"
-    ASYNC = "async"
-    SERVERLESS = "serverless"
-    BATCH = "batch"
 
 
 class Unknown(str):

@@ -19,13 +19,13 @@ from deploy.sagemaker.aws import (
     Aws,
     BadSettings,
     DeployError,
-    Kind,
     because,
     content_name,
     given_values,
     pairs,
     tagged,
 )
+from deploy.sagemaker.options import Kind
 from trident.adapters.common.options import BadOption
 from trident.adapters.sagemaker.platform import (
     BATCH,

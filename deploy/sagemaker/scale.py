@@ -5,14 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from deploy.sagemaker.aws import VARIANT, Aws, BadSettings, Kind, Unknown
+from deploy.sagemaker.aws import VARIANT, Aws, BadSettings, Unknown
 from deploy.sagemaker.create import BACKLOG, CALLS
+from deploy.sagemaker.options import METRICS, Kind
 
 AUTOSCALING = "application-autoscaling"
-METRICS = {
-    "invocations": "SageMakerVariantInvocationsPerInstance",
-    "concurrency": "SageMakerVariantConcurrentRequestsPerModelHighResolution",
-}
 _FROM_ZERO_COOLDOWN_S = 300
 
 

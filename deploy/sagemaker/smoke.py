@@ -15,7 +15,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
-from deploy.sagemaker.aws import Aws, BadSettings, DeployError, Kind, error_of, failure
+from deploy.sagemaker.aws import Aws, BadSettings, DeployError, error_of, failure
+from deploy.sagemaker.options import Kind
 from deploy.smoke_forms import HEADER_SIZE, Agreement, BadFile, Form, Request, WrongAnswer
 from trident.adapters.sagemaker.platform import SageMaker
 
@@ -39,7 +40,7 @@ def smoke(aws: Aws, given: Namespace) -> None:
     is_queued = given.kind is Kind.ASYNC
     if (given.kind is Kind.MULTI_MODEL) != bool(given.target_model):
         raise BadSettings("--target-model belongs to --kind multi-model", hint="the archive's key below the prefix")
-    forms = given.form or (_QUEUED_FORMS if is_queued else tuple(Form))
+    forms = tuple(map(Form, given.form)) or (_QUEUED_FORMS if is_queued else tuple(Form))
     agreement = Agreement(request.item_count)
     for form in forms:
         body = request.body(form, SageMaker.binary_type)

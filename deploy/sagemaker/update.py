@@ -9,7 +9,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from deploy.sagemaker.aws import SAGEMAKER, Aws, DeployError, Kind, Unknown, given_values, is_ours
+from deploy.sagemaker.aws import SAGEMAKER, Aws, DeployError, Unknown, given_values, is_ours
 from deploy.sagemaker.create import (
     CHANGING,
     CONFIG,
@@ -21,6 +21,7 @@ from deploy.sagemaker.create import (
     put_alarms,
     wait_in_service,
 )
+from deploy.sagemaker.options import Kind
 from trident.tools.emulators.sagemaker.api_model import merged
 
 _LEAST_LIMIT_S, _MOST_LIMIT_S = 600, 28800

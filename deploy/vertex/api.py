@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -252,7 +252,3 @@ def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
             raise BadOption.of(flag, f"'{name}' is given twice")
         found[name] = value
     return found
-
-
-def add_several(parser: ArgumentParser, flag: str, metavar: str, text: str) -> None:
-    parser.add_argument(flag, action="append", default=[], metavar=metavar, help=text)

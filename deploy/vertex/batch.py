@@ -6,7 +6,7 @@ Source: docs/spec/vertex.md section A5.
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import Any
 
 from google.cloud.aiplatform_v1 import (
@@ -24,11 +24,10 @@ from google.cloud.aiplatform_v1 import (
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
-from deploy.vertex.api import CallFailed, Vertex, add_several, pairs
-from deploy.vertex.deploy import add_machine_options, machine, replicas
+from deploy.vertex.api import CallFailed, Vertex, pairs
+from deploy.vertex.deploy import machine, replicas
 from trident.adapters.common.options import BadOption
 
-FORMATS = ("jsonl", "csv", "file-list", "tf-record", "tf-record-gzip", "bigquery")
 _EVERY_S = 30.0
 _ENDED = frozenset(
     {
@@ -39,23 +38,6 @@ _ENDED = frozenset(
         JobState.JOB_STATE_EXPIRED,
     }
 )
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="ID[@VERSION]", help="the model")
-    parser.add_argument("--name", required=True, metavar="TEXT", help="name of the job")
-    parser.add_argument("--input", action="append", required=True, metavar="URI", help="gs:// files or a bq:// table")
-    parser.add_argument("--output", required=True, metavar="URI", help="a gs:// folder or a bq:// data set")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="format of the input")
-    parser.add_argument("--instance-type", default="", choices=["array", "object"], help="the JSON form of an instance")
-    parser.add_argument("--key-field", default="", metavar="NAME", help="identifies the instance and is not sent")
-    parser.add_argument("--included-fields", default="", metavar="A,B", help="the fields to send, in this order")
-    parser.add_argument("--parameters", default="", metavar="JSON", help="parameters of every request")
-    parser.add_argument("--batch-size", type=int, default=0, metavar="N", help="instances per request; default: 64")
-    parser.add_argument("--service-account", default="", metavar="EMAIL", help="identity of the container")
-    add_several(parser, "--label", "NAME=VALUE", "label of the job")
-    parser.add_argument("--wait", action="store_true", help="wait until the job has ended")
-    add_machine_options(parser, least="--replicas")
 
 
 def act(vertex: Vertex, options: Namespace) -> None:

@@ -5,7 +5,7 @@ Source: docs/spec/deploy.md section 5.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,15 +20,9 @@ from google.cloud.aiplatform_v1 import (
     UndeployModelRequest,
 )
 
-from deploy.vertex.api import Vertex, add_several
+from deploy.vertex.api import Vertex
 from deploy.vertex.deploy import LABEL, expiry_labels, expiry_of
 from trident.adapters.common.options import BadOption
-
-
-def add_options(parser: ArgumentParser) -> None:
-    add_several(parser, "--endpoint", "ID", "an endpoint with its deployed models")
-    add_several(parser, "--model", "ID[@VERSION]", "a model or a version")
-    parser.add_argument("--expired", action="store_true", help="every endpoint whose --ttl has ended")
 
 
 def act(vertex: Vertex, options: Namespace) -> None:

@@ -6,7 +6,7 @@ Source: docs/spec/deploy.md section 5; the names of the metrics are from the doc
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -25,35 +25,13 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.duration_pb2 import Duration
 
-from deploy.vertex.api import Vertex, add_several, pairs
+from deploy.vertex.api import Vertex, pairs
+from deploy.vertex.options import METRICS
 from trident.adapters.common.options import BadOption
 from trident.app.settings.reading import nearest
 
-_ONLINE = "aiplatform.googleapis.com/prediction/online"
-METRICS = {
-    "cpu": f"{_ONLINE}/cpu/utilization",
-    "accelerator": f"{_ONLINE}/accelerator/duty_cycle",
-    "requests": f"{_ONLINE}/request_count",
-}
 # The API's id for the model that is being deployed.
 _THIS = "0"
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="ID[@VERSION]", help="the model; its default version")
-    parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint; with --new its id")
-    parser.add_argument("--new", choices=["shared", "dedicated", "psc"], help="create an endpoint of this kind first")
-    parser.add_argument("--ttl", metavar="SPAN", help="lifetime of a new endpoint: 4h, 7d, or none")
-    parser.add_argument("--inference-timeout", type=int, default=0, metavar="S", help="time limit of a call in seconds")
-    add_several(parser, "--allow-project", "ID", "project that may connect by psc")
-    add_several(parser, "--label", "NAME=VALUE", "label of a new endpoint")
-    parser.add_argument("--deployed-model-id", default="", metavar="N", help="default: the platform chooses")
-    parser.add_argument("--all-traffic", action="store_true", help="move all traffic at once; implied by --new")
-    parser.add_argument("--service-account", default="", metavar="EMAIL", help="identity of the container")
-    add_machine_options(parser, least="--min-replicas")
-    parser.add_argument("--spot", action="store_true", help="cheaper machines that may be reclaimed at any time")
-    text = f"scaling target: {' or '.join(METRICS)}; in percent, or requests per minute"
-    add_several(parser, "--autoscale", "METRIC=TARGET", text)
 
 
 def act(vertex: Vertex, options: Namespace) -> None:
@@ -126,18 +104,6 @@ def _create_endpoint(vertex: Vertex, options: Namespace, name: str) -> None:
 
 
 # The machines
-
-
-def add_machine_options(parser: ArgumentParser, *, least: str) -> None:
-    """Add the options; `least` is the flag for the initial number of machines."""
-    parser.add_argument("--machine-type", required=True, metavar="TYPE", help="such as n1-standard-4 or g2-standard-4")
-    parser.add_argument("--accelerator", default="", metavar="TYPE[=N]", help="such as NVIDIA_L4=1")
-    parser.add_argument(
-        least, type=int, default=1, metavar="N", dest="least", help="initial number of machines; default: 1"
-    )
-    parser.add_argument(
-        "--max-replicas", type=int, metavar="N", help="largest number of machines; default: the initial number"
-    )
 
 
 def replicas(options: Namespace) -> tuple[int, int]:

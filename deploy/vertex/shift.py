@@ -5,7 +5,7 @@ Source: docs/spec/deploy.md section 5.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 
 from google.cloud.aiplatform_v1 import (
@@ -18,17 +18,6 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from deploy.vertex.api import CallFailed, Vertex, pairs
 from trident.adapters.common.options import BadOption
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint")
-    parser.add_argument(
-        "--traffic", action="append", required=True, metavar="DEPLOYED_ID=PERCENT", help="share of every deployed model"
-    )
-    parser.add_argument(
-        "--keep", action="store_true", help="undeploy nothing, to be able to go back at the cost of the machines"
-    )
-    parser.add_argument("--drain-secs", type=float, default=60.0, metavar="S", help="wait before undeploying")
 
 
 def act(vertex: Vertex, options: Namespace) -> None:

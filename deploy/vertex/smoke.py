@@ -5,9 +5,8 @@ Source: docs/spec/deploy.md section 5; docs/spec/vertex.md sections A3 and A4.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from google.cloud.aiplatform_v1 import Endpoint, GetEndpointRequest
@@ -24,12 +23,6 @@ _HEADER_LENGTH = "inference-header-content-length"
 _METRIC = b"nv_inference_request_success"
 _SOME_DNS = "ENDPOINT.LOCATION-PROJECT_NUMBER.prediction.vertexai.goog"
 Check = Callable[[Reply], str]
-
-
-def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint")
-    parser.add_argument("--request", required=True, type=Path, metavar="FILE", help="a v2 request in JSON")
-    parser.add_argument("--address", default="", metavar="HOST", help="address of a psc endpoint in this network")
 
 
 def act(vertex: Vertex, options: Namespace) -> None:

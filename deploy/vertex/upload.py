@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 
 from google.cloud.aiplatform_v1 import (
@@ -22,7 +22,8 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.duration_pb2 import Duration
 
-from deploy.vertex.api import Vertex, add_several, pairs
+from deploy.vertex.api import Vertex, pairs
+from deploy.vertex.options import PROBES
 from trident.adapters.common.options import PREFIX, BadOption
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS
@@ -37,29 +38,6 @@ from trident.tools.emulators.vertex.endpoint import Deployment
 _PORT = 8080
 # The similarity of two names that differ by a misspelling; equal names have 1.
 _LIKE = 0.9
-_PROBES = ("startup", "health")
-
-
-def add_options(parser: ArgumentParser) -> None:
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model-id", metavar="ID", help="the id of a new model")
-    which.add_argument("--parent-model", metavar="ID", help="the model that gets a new version")
-    add_several(parser, "--alias", "NAME", "alias of the version, such as canary")
-    parser.add_argument("--no-default", action="store_true", help="keep the default version of the parent")
-    add_several(parser, "--label", "NAME=VALUE", "label of the model")
-    parser.add_argument(
-        "--service-account", default="", metavar="EMAIL", help="identity that reads image and artifacts"
-    )
-    parser.add_argument("--image", required=True, metavar="URI", help="image in Artifact Registry, same location")
-    parser.add_argument("--artifact-uri", default="", metavar="GS_URI", help="the folder of one or several models")
-    add_several(parser, "--env", "NAME=VALUE", "a variable of the container")
-    parser.add_argument("--grpc-port", type=int, default=0, metavar="N", help="gRPC port, for directRawPredict")
-    parser.add_argument("--invoke-route-prefix", default="", metavar="/*", help="open every path")
-    parser.add_argument(
-        "--deployment-timeout", type=int, default=0, metavar="S", help="seconds until the container must be ready"
-    )
-    for name in _PROBES:
-        parser.add_argument(f"--{name}-probe", default="", metavar="PROBE", help="http:/PATH, tcp:PORT or exec:COMMAND")
 
 
 def act(vertex: Vertex, options: Namespace) -> None:
@@ -96,7 +74,7 @@ def _container_spec(options: Namespace) -> ModelContainerSpec:
     _check_server(options, variables)
     probes = {
         f"{name}_probe": parse_probe(text, f"--{name}-probe")
-        for name in _PROBES
+        for name in PROBES
         if (text := getattr(options, f"{name}_probe"))
     }
     return ModelContainerSpec(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.sagemaker.aws import Kind
 from deploy.sagemaker.create import CSV_TYPES, JSON_TYPES, alarms, container_environment
+from deploy.sagemaker.options import Kind
 from deploy.sagemaker.scale import backlog_alarm
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import ASYNC, REAL_TIME, dry_run, only

@@ -8,14 +8,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
 
 import boto3
 import pytest
 from botocore.stub import Stubber
 
-from deploy.sagemaker.__main__ import _ACTIONS, parser
 from deploy.sagemaker.aws import POLL_S, Aws, DeployError
+from deploy.sagemaker.options import parser
 from deploy.sagemaker.scale import AUTOSCALING as SERVICE
 from tests.unit.deploy.sagemaker.sagemaker_command import REAL_TIME, dry_run, only
 
@@ -81,7 +82,7 @@ class Stubbed:
 
     def run(self, arguments: Arguments) -> int:
         given = parser().parse_args(arguments)
-        _ACTIONS[given.action][0](self._aws, given)
+        getattr(import_module(f"deploy.sagemaker.{given.action}"), given.action)(self._aws, given)
         self.assert_all_was_asked()
         return self._aws.failures
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from deploy.sagemaker.options import parser
+from deploy.smoke_forms import Form
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import (
     ARCHIVE,
@@ -27,6 +29,7 @@ from tests.unit.deploy.sagemaker.sagemaker_command import (
     refusal,
     run,
 )
+from trident.tools.emulators.sagemaker.api_model import FREQUENCIES_S
 
 AMI_535 = "al2-ami-sagemaker-inference-gpu-2"
 TOPIC = "arn:aws:sns:us-east-1:123456789012:films"
@@ -405,3 +408,13 @@ def test_inference_component_has_the_model_and_the_endpoint_the_role(tmp_path: P
     assert calls[-1].goal.startswith("until InferenceComponentStatus is InService")
     names = [call.name.partition(".")[2] for call in dry_run("delete", "x", option)]
     assert names.index("DeleteInferenceComponent") < names.index("DeleteEndpoint")
+
+
+def test_help_names_every_form_and_interval() -> None:
+    """The options repeat them, as they import nothing."""
+    given = parser().parse_args(["smoke", "x", *(f"--form={form}" for form in Form)])
+    assert given.form == list(Form)
+    for seconds in FREQUENCIES_S:
+        assert parser().parse_args(["create", "x", *REAL_TIME, f"--metrics-secs={seconds}"]).metrics_secs == seconds
+    with pytest.raises(SystemExit):
+        parser().parse_args(["create", "x", *REAL_TIME, "--metrics-secs=11"])

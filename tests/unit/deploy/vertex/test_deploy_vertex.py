@@ -19,9 +19,10 @@ import pytest
 from flask import request
 from google.cloud.aiplatform_v1 import AcceleratorType, Endpoint, PrivateServiceConnectConfig
 
+from deploy.sagemaker.options import ACTIONS as SAGEMAKER_ACTIONS
 from deploy.smoke_forms import Agreement, Form
-from deploy.vertex.__main__ import ACTIONS
 from deploy.vertex.api import CallFailed, Reply
+from deploy.vertex.options import ACTIONS
 from deploy.vertex.smoke import Check, address_of, check_answers, check_metrics
 from tests.project import ROOT
 from tests.unit.deploy.vertex.vertex_command import WHERE, Finished, command, dry_run
@@ -351,18 +352,33 @@ def test_unreachable_platform_is_one_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "absent", "installation"),
+    ("platform", "absent", "arguments", "installation"),
     [
-        ("vertex", "requests", "pip install . 'google-cloud-aiplatform>=2.7,<3'"),
-        ("sagemaker", "boto3", "pip install ."),
-        ("sagemaker", "numpy", "pip install ."),
+        ("vertex", "requests", ("delete", *WHERE), "pip install . 'google-cloud-aiplatform>=2.7,<3'"),
+        ("sagemaker", "boto3", ("delete", "x"), "pip install ."),
+        ("sagemaker", "numpy", ("smoke", "x"), "pip install ."),
+        ("sagemaker", "botocore", ("delete", "x", "--settings=file"), "pip install ."),
     ],
 )
-def test_a_missing_package_is_named_with_its_installation(command: str, absent: str, installation: str) -> None:
-    code = f"import sys; sys.modules['{absent}'] = None; import deploy.{command}.__main__"
-    found = subprocess.run([sys.executable, "-c", code, "--help"], cwd=ROOT, capture_output=True, text=True)
+def test_a_missing_package_is_named_with_its_installation(
+    platform: str, absent: str, arguments: tuple[str, ...], installation: str
+) -> None:
+    hidden = (
+        f"import runpy, sys; sys.modules['{absent}'] = None; runpy.run_module('deploy.{platform}', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", hidden]
+    found = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (1, "")
     assert found.stderr == f"error: the package {absent} is missing: {installation}\n"
+
+
+@pytest.mark.parametrize(("platform", "actions"), [("vertex", ACTIONS), ("sagemaker", SAGEMAKER_ACTIONS)])
+def test_help_needs_the_standard_library_only(platform: str, actions: Mapping[str, object]) -> None:
+    for arguments in ([], *([action] for action in actions)):
+        command = [sys.executable, "-S", "-m", f"deploy.{platform}", *arguments, "--help"]
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert (found.returncode, found.stderr) == (0, "")
+        assert found.stdout.startswith(f"usage: python -m deploy.{platform}")
 
 
 # --- settings that are refused before any call
