@@ -186,9 +186,6 @@ def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "CreateModel: there are no credentials" in result.errors
 
 
-# --- the commands of the document
-
-
 # --- smoke, with the real server in the container of `trident emulate sagemaker`
 
 

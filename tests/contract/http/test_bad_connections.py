@@ -72,12 +72,6 @@ def test_distinct_request_heads_do_not_grow_memory(client: Client, server: Serve
             assert client.ask(raw_post(b"{}", {"X-Padding": "y" * 500 + str(number)}, path)).status == 404
 
 
-# --- pipelines
-
-
-# --- clients that disconnect
-
-
 # --- ten thousand
 
 

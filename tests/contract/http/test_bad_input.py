@@ -157,12 +157,6 @@ def test_binary_sizes_must_agree(server: ServerProcess, sizes: tuple[Any, Any], 
             assert_refused(server, text, body, headers)
 
 
-# --- bodies without content, compressed bodies
-
-
-# --- paths
-
-
 # --- limits
 
 

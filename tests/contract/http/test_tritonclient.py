@@ -118,9 +118,6 @@ def test_the_labels_of_a_zip_map_are_returned(client: Any, binary: bool) -> None
     assert texts == [["10.000000:2:fish", "6.000000:1:dog"], ["0.000000:0:cat", "-2.000000:1:dog"]]
 
 
-# --- metadata
-
-
 # --- headers
 
 
@@ -137,6 +134,3 @@ def test_headers_with_reserved_names_are_not_forwarded(client: Any) -> None:
         text = f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
         assert (error.status(), error.message()) == ("400", text)
     assert_simple(client.infer("simple", simple_inputs(), headers={"Priority": "1"}))
-
-
-# --- asyncio

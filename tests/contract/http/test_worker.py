@@ -49,9 +49,6 @@ def chunked(path: str, *chunks: bytes) -> bytes:
     return head + b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
 
 
-# --- faults of the application
-
-
 # --- answers
 
 

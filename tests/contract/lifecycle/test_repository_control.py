@@ -158,9 +158,6 @@ def test_failed_load_and_calls_after_it_hint_at_the_cure(server: ServerProcess) 
         )
 
 
-# --- the index
-
-
 # --- refusals
 
 

@@ -80,9 +80,6 @@ def test_timeout_is_a_503_and_cancels_queued_requests(tmp_path: Path) -> None:
         assert container.health_status() == 200
 
 
-# --- callers that disconnect
-
-
 # --- a process with the models that was killed: callers are told to come back, never that there is no such model
 
 

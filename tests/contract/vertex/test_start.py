@@ -116,9 +116,6 @@ def test_plain_server_opens_a_vertex_port(tmp_path: Path) -> None:
         assert server.request("POST", "/v2/repository/index", port=port)[0] == 404
 
 
-# --- the artifacts
-
-
 # --- artifacts in Google's storage, behind a proxy that injects faults
 
 
@@ -156,6 +153,3 @@ def downloaded(container: VertexContainer) -> int:
     """The bytes of the progress that the health probe reports."""
     found: int = container.health().document.get("download", {}).get("bytes_done", 0)
     return found
-
-
-# --- the default model

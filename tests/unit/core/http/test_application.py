@@ -325,6 +325,3 @@ def test_the_parts_of_a_stream_are_made_one_after_the_other(environ: dict[str, A
         if len(events) == 4:
             sent.close()
     assert events == ["made 0", "sent part", "made 1", "sent part", "closed"]
-
-
-# --- request path

@@ -443,9 +443,6 @@ def test_wrong_settings_are_refused(tmp_path: Path, cuda: FakeCuda, settings: di
         load(tmp_path, add_sub(), cuda, FULL, **settings)
 
 
-# --- the package `tensorrt`
-
-
 # --- errors
 
 

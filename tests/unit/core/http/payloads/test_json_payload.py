@@ -316,9 +316,6 @@ def test_the_form_follows_from_the_text(text: str, form: DocumentForm) -> None:
     assert document_form(text.encode()) is form
 
 
-# --- text
-
-
 # --- encoder
 
 

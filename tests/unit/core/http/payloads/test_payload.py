@@ -28,12 +28,6 @@ from trident.core.http.payloads.payload import (
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array
 
-# --- payload
-
-
-# --- conversion
-
-
 # --- output columns
 
 
