@@ -274,7 +274,7 @@ def compared_tuples(source: str) -> Iterator[str]:
         (compared_tuples, ["UNKNOWN: tuple[int, int] = (0, 0)\nknown = found is not UNKNOWN"]),
     ],
 )
-def test_no_compiled_module_does_what_mypyc_does_otherwise(
+def test_compiled_modules_avoid_constructs_that_mypyc_changes(
     check: Callable[[str], Iterator[str]], wrong: list[str]
 ) -> None:
     assert [(path, each) for path in sorted(compiled()) for each in check((ROOT / path).read_text())] == []
@@ -294,7 +294,7 @@ def test_the_wheel_has_one_top_level_name() -> None:
     assert {name for name in names if not name.endswith((".dist-info", *EXTENSION_SUFFIXES))} == {"trident"}
 
 
-def test_whoever_an_old_value_runs_at_its_end_sees_the_new_one() -> None:
+def test_finalizer_of_an_old_value_sees_the_new_value() -> None:
     # mypyc ends the old value first, and then whoever reads the attribute gets an object that is no more.
     answer, seen = CollectedAnswer(), []
     note: Any = answer.note
@@ -344,7 +344,7 @@ setuptools.setup(ext_modules=[made])
 
 
 @pytest.mark.slow
-def test_setup_prevents_a_crash_of_what_mypyc_writes(tmp_path: Path) -> None:
+def test_setup_prevents_the_crash_of_generated_code(tmp_path: Path) -> None:
     # Once it does not crash unchanged, mypyc stores first, and RELEASE_AND_STORE of setup.py may go.
     program("gcc", "apt install gcc")
     runs = {}

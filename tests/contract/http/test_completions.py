@@ -191,7 +191,7 @@ def test_an_option_that_the_model_has_as_an_input_reaches_it(client: Any) -> Non
 
 
 @pytest.mark.parametrize("path", ["/responses", "/messages"])
-def test_other_apis_say_what_exists(client: Any, path: str) -> None:
+def test_unsupported_apis_list_the_supported_ones(client: Any, path: str) -> None:
     with pytest.raises(openai.NotFoundError):
         client.post(path, body={}, cast_to=object)
 

@@ -88,9 +88,7 @@ def word_of(model: str, code: str) -> str:
 
 @pytest.mark.parametrize("model", ["plain", "streamer", "chain"])
 @pytest.mark.parametrize("code", CODES)
-def test_error_of_a_model_in_a_stream_is_a_response_whatever_its_code(
-    server: ServerProcess, model: str, code: str
-) -> None:
+def test_model_error_of_any_code_is_a_stream_response(server: ServerProcess, model: str, code: str) -> None:
     text = f"it said {code}" if model != "chain" else f"in ensemble 'chain', it said {code}"
     (found,), status, _ = ask(server, message(model, word_of(model, code)))
     assert (status, found.error_message) == ("OK", text)
@@ -120,7 +118,7 @@ def test_one_response_is_final_and_it_is_the_last(server: ServerProcess) -> None
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_error_of_a_model_is_an_event_whatever_its_code(server: ServerProcess, code: str) -> None:
+def test_model_error_of_any_code_is_an_event(server: ServerProcess, code: str) -> None:
     status = HTTP_STATUS[ErrorCode[code]]
     error = b'data: {"error":"it said %b"}\n\n' % code.encode()
     for model, script, rest in (("plain", code, b""), ("streamer", [f"code {code}", "a", "b"], b'"a"}\n\n')):

@@ -171,7 +171,7 @@ def test_requests_of_different_lengths_share_iterations(server: ServerProcess, m
     assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 2
 
 
-def test_client_that_goes_away_frees_its_slot(server: ServerProcess) -> None:
+def test_disconnected_client_frees_its_slot(server: ServerProcess) -> None:
     with tokens(server, "tokens", ENDLESS) as first:
         next(iter(first))
         with tokens(server, "tokens", ENDLESS) as one, tokens(server, "tokens", ENDLESS) as other:

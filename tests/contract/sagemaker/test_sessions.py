@@ -153,7 +153,7 @@ def test_session_is_a_sequence_from_its_opening_to_its_closing(platform: Platfor
 
 
 @BOTH_SHAPES
-def test_an_opening_that_fails_leaves_no_session(platform: Platform) -> None:
+def test_failed_opening_creates_no_session(platform: Platform) -> None:
     caller = Caller(platform.calls(default_model="one_slot"))
     for values in ("99\n", "1\n99\n"):
         failed = caller(values, "NEW_SESSION")

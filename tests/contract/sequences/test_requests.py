@@ -144,7 +144,7 @@ def test_a_request_that_fits_no_sequence_is_refused(server: ServerProcess) -> No
     assert ask(server, "texts", 1, "s") == (400, other.format("UINT64", "texts", "BYTES"))
 
 
-def test_the_slot_of_a_client_that_is_gone_is_free_again(server: ServerProcess) -> None:
+def test_disconnected_client_frees_its_sequence_slot(server: ServerProcess) -> None:
     assert ask(server, "quick", 5, "s") == (200, "s")
     # It waits until the first sequence has been idle for too long.
     assert ask(server, "quick", 6, "se") == (200, "se")

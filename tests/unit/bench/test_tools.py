@@ -251,7 +251,7 @@ def test_a_commit_that_is_not_there_is_refused_with_the_cure(checkout: Path) -> 
         find(checkout)
 
 
-def test_the_files_are_those_of_the_commit_and_gone_at_the_end(checkout: Path) -> None:
+def test_checkout_has_the_files_of_the_commit_and_is_removed(checkout: Path) -> None:
     (checkout / "content").write_text("not committed")
     with pytest.raises(KeyError), checked_out(checkout, find(checkout, "HEAD~1")) as folder:  # noqa: PT012
         assert (folder / "content").read_text() == "two"

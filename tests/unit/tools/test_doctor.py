@@ -231,7 +231,7 @@ def test_good_limits_are_ok_and_this_machines_are_read() -> None:
         ({"open_files": resource.RLIM_INFINITY}, "open files", Severity.OK, "unlimited, "),
     ],
 )
-def test_tight_limits_are_told(changes: dict[str, Any], check: str, level: Severity, text: str) -> None:
+def test_tight_limits_are_reported(changes: dict[str, Any], check: str, level: Severity, text: str) -> None:
     (line,) = [each for each in limit_lines(replace(READING, **changes), 3) if each.check == check]
     assert (line.level, text in line.text) == (level, True)
 
@@ -400,7 +400,9 @@ def read(folder: Path, *options: str) -> RepositoryReading:
         ({"refused": 1, "must_load": False}, "validation", Severity.WARNING, "1 model of 1", "trident validate"),
     ],
 )
-def test_a_repository_is_told(changes: dict[str, Any], check: str, level: Severity, text: str, cure: str) -> None:
+def test_repository_state_is_reported(
+    changes: dict[str, Any], check: str, level: Severity, text: str, cure: str
+) -> None:
     (line,) = [each for each in repository_lines(replace(REPOSITORY, **changes)) if each.check == check]
     assert (line.level, line.text[: len(text)], cure in line.cure) == (level, text, True)
 

@@ -90,7 +90,7 @@ def test_a_server_with_a_console_tells_of_the_last_minute(
     assert idle[-3:] == ["-", "-", "0"]
 
 
-def test_an_execution_that_does_not_end_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_endless_execution_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     server = Server(stats("stuck", 1, 2, 1), stats("quick", 10, 2, 1))
     server.models[0]["long_execution"] = {"ns": 45 * 10**9, "pending_count": 3}
     assert status([], server) == 0

@@ -341,7 +341,7 @@ def test_a_model_in_python_is_imported_in_a_process_of_its_own(
     assert [(each[: len(begin)], each.endswith(end)) for each in messages] == ([(begin, True)] if begin else [])
 
 
-def test_a_missing_module_has_the_places_to_install_it(tmp_path: Path, problems: Problems) -> None:
+def test_missing_module_is_reported_with_where_to_install_it(tmp_path: Path, problems: Problems) -> None:
     version = tmp_path / "m" / "1"
     version.mkdir(parents=True)
     (version / "model.py").write_text("import torchh")

@@ -233,7 +233,7 @@ def test_platform_headers_reach_the_model_in_every_format() -> None:
 
 
 @pytest.mark.parametrize("kind", [InferenceType.GENERATE, InferenceType.GENERATE_STREAM])
-def test_the_inference_type_says_what_invocations_does(kind: InferenceType) -> None:
+def test_inference_type_selects_the_task_of_invocations(kind: InferenceType) -> None:
     bench = Bench(inference_type=kind)
     bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "from=model"}
     answer = bench.invoke(

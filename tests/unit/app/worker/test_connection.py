@@ -96,7 +96,7 @@ def test_a_response_without_shared_memory_is_not_copied() -> None:
     pair.close()
 
 
-def test_sending_to_a_client_that_has_left_raises_client_gone(pair: Pair) -> None:
+def test_sending_to_a_disconnected_client_raises_client_gone(pair: Pair) -> None:
     assert not pair.connection.client_gone()
     pair.client.close()
     assert pair.connection.client_gone()

@@ -287,7 +287,7 @@ def test_a_client_with_too_many_requests_is_read_no_further(
     engine.wait_for(3)
 
 
-def test_requests_are_cancelled_when_the_client_goes(made: list[Stream]) -> None:
+def test_disconnect_cancels_requests(made: list[Stream]) -> None:
     engine = HoldingEngine()
     stream = opened(made, engine)
     stream.send(ask(1))
@@ -412,7 +412,7 @@ def test_a_request_that_is_first_and_last_is_a_sequence_of_its_own(made: list[St
     assert flags(engine.take()) == ""
 
 
-def test_after_a_sequence_is_gone_the_next_request_begins_another(made: list[Stream]) -> None:
+def test_request_after_a_lost_sequence_begins_a_new_one(made: list[Stream]) -> None:
     engine = SequenceEngine()
     stream = opened(made, engine)
     stream.send(part())
@@ -450,7 +450,7 @@ def test_requests_of_named_sequences_do_not_wait_for_the_first_one(made: list[St
     assert [engine.take().request.correlation_id == 7 for _ in range(2)] == [False, True]
 
 
-def test_a_stop_answers_what_was_asked_and_closes_with_1001(made: list[Stream]) -> None:
+def test_stop_answers_open_requests_and_closes_with_1001(made: list[Stream]) -> None:
     engine = HoldingEngine()
     stream = opened(made, engine)
     stream.send(ask(1, id="last"))
@@ -490,7 +490,7 @@ def test_pings_are_answered_and_sent_and_silence_ends_the_stream(made: list[Stre
     assert stream.close_code() == 1011
 
 
-def test_whoever_may_not_open_a_stream_gets_an_http_error(made: list[Stream], tmp_path: Path) -> None:
+def test_refused_upgrade_gets_an_http_error(made: list[Stream], tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
     tokens = AuthTokens(str(tmp_path / "tokens"), Scope.ALL)
     assert opened(made, FakeEngine(), tokens=tokens).response.status_code == 401
@@ -504,7 +504,7 @@ def test_whoever_may_not_open_a_stream_gets_an_http_error(made: list[Stream], tm
     assert opened(made, engine).response.status_code == 404
 
 
-def test_a_request_without_an_upgrade_is_told_of_it(made: list[Stream]) -> None:
+def test_request_without_an_upgrade_is_refused(made: list[Stream]) -> None:
     stream = opened(made, FakeEngine(), headers={"Origin": "http://elsewhere"})
     stream.socket.sendall(b"GET /v2/models/simple/stream HTTP/1.1\r\nHost: h\r\n\r\n")
     assert b" 426 " in stream.socket.recv(65536)

@@ -154,7 +154,7 @@ def test_shape_tensor_is_that_of_the_first_request() -> None:
     assert feed["INPUT0"].shape == (3, 4)
 
 
-def test_owner_is_told_of_each_buffer_and_its_end() -> None:
+def test_owner_learns_of_each_buffer_and_its_release() -> None:
     seen: list[int] = []
     buffer = StagingBuffer(
         "X", np.dtype("float32"), lambda name, array: seen.append(-1 if array is None else array.size)
@@ -182,7 +182,7 @@ def test_batch_gets_the_rows_of_its_bucket_as_copies_of_the_last_one() -> None:
     assert padding.use == BucketUse(4, 0, 6, 2)
 
 
-def test_steady_size_changes_when_another_one_would_have_saved_what_the_change_takes() -> None:
+def test_steady_size_changes_when_that_saves_more_than_it_costs() -> None:
     steady = SteadySizes({1: 2.0, 4: 3.0, 8: 5.0}, 10.0)
     assert [steady.size(8) for _ in range(3)] == [8, 8, 8]  # it saves 16 - 5
     assert [steady.size(1) for _ in range(5)] == [8, 8, 8, 1, 1]  # saves 3 each time

@@ -33,7 +33,7 @@ def test_pad_values_are_elements_of_their_datatype(datatype: str, text: str, exp
 
 
 @pytest.mark.parametrize(("datatype", "text"), [("INT8", "128"), ("UINT8", "-1"), ("INT32", "1.5"), ("BOOL", "maybe")])
-def test_a_datatype_refuses_what_it_cannot_hold(datatype: str, text: str) -> None:
+def test_pad_value_beyond_the_datatype_is_refused(datatype: str, text: str) -> None:
     with pytest.raises(ValueError, match=text.lstrip("-")):
         pad_value(BY_NAME[datatype], text)
 

@@ -69,7 +69,7 @@ def test_the_strategy_says_how_many_sequences_and_which_batches(
     assert (spec.max_queue_delay_ns, spec.max_idle_ns) == (delay_us * 1000, 1_000_000_000)
 
 
-def test_the_backend_sees_what_clients_do_not() -> None:
+def test_backend_sees_controls_and_states() -> None:
     config = normalized(CONTROLS + STATES, f"max_batch_size: 8 {SIDES}")
     spec = resolve_model_spec(config, 1, {})
     assert (list(spec.inputs), list(spec.outputs)) == (["X"], ["A"])

@@ -22,7 +22,7 @@ def absent(name: str) -> DriverLibrary:
     raise OSError(f"{name}: cannot open shared object file")
 
 
-def test_what_the_driver_finds() -> None:
+def test_driver_lists_gpus_and_their_capabilities() -> None:
     failing_init, failing_count, without_gpu = FakeCuda(), FakeCuda(), FakeCuda()
     failing_init.failing, failing_count.failing, without_gpu.devices = "cuInit", "cuDeviceGetCount", 0
     for load in (absent, lambda _: failing_init, lambda _: failing_count, lambda _: without_gpu):
@@ -50,7 +50,7 @@ def test_a_call_that_fails_leaves_the_threads_context_as_it_was(failing: str) ->
 # --- memory
 
 
-def test_a_block_grows_and_is_kept() -> None:
+def test_memory_block_grows_and_is_reused() -> None:
     cuda = FakeCuda()
     driver = CudaDriver(cuda)
     with driver.on(0):
@@ -83,5 +83,5 @@ def test_a_buffer_that_cannot_be_pinned_is_not_unpinned() -> None:
     ("needed", "supported"),
     [("13.0", "13.0"), ("12.8", "12.2"), ("12.8", "13.1"), ("", "12.2"), ("13.0", "")],
 )
-def test_other_drivers_are_not(needed: str, supported: str) -> None:
+def test_recent_driver_is_no_problem(needed: str, supported: str) -> None:
     assert old_driver(needed, "580.65.06", supported) == ""

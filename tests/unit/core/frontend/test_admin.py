@@ -125,7 +125,7 @@ def changes(**wanted: Any) -> dict[str, Any]:
         ({"trace_count": "-1"}, {"trace_count": -1}),
     ],
 )
-def test_changes(wanted: dict[str, Any], found: dict[str, Any]) -> None:
+def test_trace_changes_are_parsed(wanted: dict[str, Any], found: dict[str, Any]) -> None:
     assert changes(**wanted) == found
 
 
@@ -149,7 +149,7 @@ def test_changes(wanted: dict[str, Any], found: dict[str, Any]) -> None:
         ({"trace_count": "-2"}, "Unable to parse 'trace_count'. Expecting value >= -1, got: -2", InvalidRequest),
     ],
 )
-def test_invalid_changes(wanted: dict[str, Any], message: str, kind: type[ServerError]) -> None:
+def test_invalid_trace_changes_are_refused(wanted: dict[str, Any], message: str, kind: type[ServerError]) -> None:
     with pytest.raises(kind) as refusal:
         changes(**wanted)
     assert refusal.value.message == message
@@ -181,7 +181,7 @@ def item() -> dict[str, object]:
     return item
 
 
-def test_responses_of_senders_are_told_by_their_index() -> None:
+def test_statistics_count_responses_by_index() -> None:
     statistics = ModelStatistics()
     for kind, ns in ((ResponseKind.SUCCESS, 5), (ResponseKind.SUCCESS, 6), (ResponseKind.FAIL, 7)):
         statistics.record_response(0, kind, ns)

@@ -150,7 +150,7 @@ def test_a_slow_request_is_submitted_on_another_thread(bridge: GeventBridge) -> 
 
 
 @on_a_hub
-def test_a_slow_request_of_a_client_that_is_gone_is_not_submitted(bridge: GeventBridge) -> None:
+def test_slow_request_of_a_disconnected_client_is_not_submitted(bridge: GeventBridge) -> None:
     engine = FakeEngine()
     hold = threading.Event()
     busy = [gevent.spawn(bridge.run, hold.wait, LIMIT_S) for _ in range(8)]
@@ -224,7 +224,7 @@ def test_an_expired_deadline_cancels_the_request_and_answers_at_once(bridge: Gev
 
 
 @on_a_hub
-def test_a_greenlet_that_leaves_early_cancels_its_request(bridge: GeventBridge) -> None:
+def test_greenlet_that_stops_waiting_cancels_its_request(bridge: GeventBridge) -> None:
     engine = FakeEngine(lambda _: None)
     leaving = gevent.spawn(bridge.infer, engine.model("simple"), request())
     gevent.sleep(0)

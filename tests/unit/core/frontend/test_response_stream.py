@@ -131,7 +131,7 @@ def test_a_response_is_acknowledged_when_the_next_one_is_asked_for(
 @pytest.mark.slow
 @pytest.mark.parametrize("on", [on_thread, on_hub])
 @pytest.mark.parametrize("error", [None, DeadlineExceeded("too late")])
-def test_a_stream_ends_when_its_client_is_gone(on: Callable[[Test], None], error: DeadlineExceeded | None) -> None:
+def test_stream_ends_when_its_client_disconnects(on: Callable[[Test], None], error: DeadlineExceeded | None) -> None:
     def test(bridge: Bridge, bench: LaterBench, model: FakeModel) -> None:
         is_gone = False
 

@@ -64,7 +64,7 @@ def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bo
         assert bool(request.arrived_ns) is waits
 
 
-def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
+def test_remembered_request_for_an_unloaded_model_is_refused() -> None:
     engine = FakeEngine()
     decoder = MessageDecoder(engine.model)
     decode(infer_message(), decoder=decoder)

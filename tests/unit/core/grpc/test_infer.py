@@ -234,7 +234,7 @@ def test_a_response_is_compressed_at_the_level(level: str, accepted: str, encodi
 
 
 @on_hub
-def test_the_place_of_a_cancelled_call_is_taken_until_the_model_has_answered() -> None:
+def test_cancelled_call_counts_as_open_until_the_model_answers() -> None:
     kept: list[Any] = []
 
     class Deaf(FakeEngine):

@@ -289,7 +289,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
     assert len({each["operationId"] for each in found}) == len(found)
 
 
-def test_a_route_says_what_its_callers_must_show() -> None:
+def test_route_describes_its_required_credentials() -> None:
     options = HttpOptions(restricted=parse_restricted(["inference,metadata:x-key=secret"]))
     document = openapi_document("triton", "1", DESCRIBED, options=options)
     assert document["components"]["securitySchemes"] == {

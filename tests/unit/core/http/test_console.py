@@ -75,7 +75,7 @@ def test_the_slowest_model_is_named_where_that_matters(p99_us: list[float], slow
     assert asked("/console/api/models", Models()).get_json()["slowest"] == slowest
 
 
-def test_an_execution_that_does_not_end_is_told() -> None:
+def test_endless_execution_is_reported() -> None:
     class Stuck(FakeEngine):
         def overview(self, name: str = "") -> list[VersionOverview]:
             entries = [IndexEntry(name=name, version=1, state=ModelState.READY) for name in ("quick", "stuck")]
@@ -121,7 +121,7 @@ def test_files_are_open_and_nothing_else_is_served() -> None:
     assert again.status_code == 304
 
 
-def test_a_browser_at_the_root_is_sent_to_the_console_or_told_its_option(tokens: AuthTokens) -> None:
+def test_root_redirects_browsers_to_the_console_or_names_its_option(tokens: AuthTokens) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     # Without a token: the page itself is open, too.
     root = client(FakeEngine(), console=True, tokens=tokens).get("/", headers=browser)

@@ -76,12 +76,12 @@ def test_error_reply_adds_the_headers_of_the_error(error: ServerError, header: t
     assert error_reply(error, 400, JSON, {}).headers[-1] == header
 
 
-def test_an_error_that_cannot_be_told_is_still_answered() -> None:
+def test_unprintable_error_is_answered() -> None:
     assert b"secret" not in error_reply(ValueError("secret"), 500, JSON, {}).body[0]
     assert error_reply(InvalidRequest("\ud800"), 400, JSON, {}).body == [b'{"error":"?"}']
 
 
-def test_a_request_whose_client_had_gone_is_logged_with_that_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_request_of_a_disconnected_client_is_logged_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     log_error(RequestCancelled(""), 400, {"REQUEST_METHOD": "POST", "PATH_INFO": "/x"})
     assert caplog.messages == ["POST /x: 400 the client went away"]

@@ -313,7 +313,7 @@ def test_length_of_a_text_does_not_change_its_request_or_error(body: bytes, tail
     ],
 )
 @pytest.mark.parametrize("datatype", ["FP32", "INT32", "BYTES"])
-def test_length_of_a_text_does_not_change_what_one_parser_refuses(content: str, datatype: str) -> None:
+def test_text_that_one_parser_refuses_is_refused_in_any_length(content: str, datatype: str) -> None:
     body = f'{{"inputs":[{{"name":"IN","datatype":"{datatype}","shape":[4],"data":{content}}}]}}'.encode(
         "utf-8", "surrogateescape"
     )

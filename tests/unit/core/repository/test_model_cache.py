@@ -265,7 +265,7 @@ def test_full_disk_failure_names_needed_and_free_bytes(tmp_path: Path, number: i
     assert failure.message.startswith(f"the model cache in {tmp_path} is full: the reason; 17 bytes are needed, ")
 
 
-def test_waiter_locks_the_file_that_replaced_the_removed_one(tmp_path: Path) -> None:
+def test_waiter_locks_the_new_file_after_a_removal(tmp_path: Path) -> None:
     """A waiter must not end up with a lock on the removed file."""
     path = tmp_path / "a.lock"
     old = try_lock_exclusive(path)

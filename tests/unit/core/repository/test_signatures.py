@@ -150,7 +150,7 @@ def test_a_model_that_another_key_signed_is_refused(
         fetch(place(model, other))
 
 
-def test_what_was_changed_in_the_cache_is_refused(model: Path, keys: tuple[Path, Path]) -> None:
+def test_changed_cache_content_is_refused(model: Path, keys: tuple[Path, Path]) -> None:
     source = stored(model, keys[1])
     graph = fetch(source, 1) / "1" / "model.onnx"
     assert fetch(source, 1) / "1" / "model.onnx" == graph
@@ -195,7 +195,7 @@ def test_a_folder_of_one_model_is_checked_before_its_name_is_read(model: Path, k
 
 
 @pytest.mark.parametrize("text", ["", "no key", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"])
-def test_a_key_that_is_none_ends_the_start(tmp_path: Path, text: str) -> None:
+def test_invalid_key_aborts_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "key.pem").write_text(text)
     with pytest.raises(ConfigInvalid, match="is not the public key of a curve"):
         trident.Server(tmp_path, model_signature=tmp_path / "key.pem")
@@ -203,7 +203,7 @@ def test_a_key_that_is_none_ends_the_start(tmp_path: Path, text: str) -> None:
         trident.Server(tmp_path, model_signature=tmp_path / "none.pem")
 
 
-def test_what_cannot_be_signed_is_refused(model: Path, keys: tuple[Path, Path]) -> None:
+def test_unsignable_folder_is_refused(model: Path, keys: tuple[Path, Path]) -> None:
     with pytest.raises(ConfigInvalid, match="is not the private key"):
         sign_model(model, keys[1])
     (model / "link").symlink_to("config.pbtxt")
@@ -211,7 +211,7 @@ def test_what_cannot_be_signed_is_refused(model: Path, keys: tuple[Path, Path]) 
         sign_model(model, keys[0])
 
 
-def test_import_signs_what_it_makes(model: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+def test_import_signs_the_model(model: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     made = tmp_path / "made"
     assert main(["import", str(model / "1" / "model.onnx"), f"--repository={made}", f"--sign={keys[0]}"]) == 0
     source = SignedSource(LocalSource(made), SigningKey(keys[1]))

@@ -186,7 +186,7 @@ def test_a_request_may_only_shorten_the_default_timeout(
     assert made.expires_ns == expires_ns
 
 
-def test_whatever_waits_expires_but_not_what_is_only_delayed() -> None:
+def test_waiting_requests_expire_and_delayed_ones_do_not() -> None:
     delayed, rejected = QueuePolicy(default_timeout_ns=10, delay_on_timeout=True), QueuePolicy(default_timeout_ns=100)
     queue = queue_of(delayed, levels=9, default=9, of_3=rejected)
     assert queue.may_expire

@@ -178,7 +178,7 @@ def test_equal_requests_at_the_same_time_are_executed_once(bench: Bench) -> None
     assert bench.scheduler.queued == 0
 
 
-def test_a_failure_is_shared_by_those_that_wait_and_not_kept(bench: Bench) -> None:
+def test_waiting_requests_share_a_failure_that_is_not_cached(bench: Bench) -> None:
     for id in "ab":
         bench.submit(id, 1)
     bench.executor.fail(BackendFailed("broken"))
@@ -189,7 +189,7 @@ def test_a_failure_is_shared_by_those_that_wait_and_not_kept(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_requests_that_wait_share_the_error_of_the_model_whatever_its_code(bench: Bench, code: ErrorCode) -> None:
+def test_waiting_requests_share_a_model_error_of_any_code(bench: Bench, code: ErrorCode) -> None:
     for id in "ab":
         bench.submit(id, 1)
     bench.executor.fail(BackendFailed("broken", code=code))
@@ -259,7 +259,7 @@ def test_a_stopped_scheduler_answers_nothing_from_the_cache(bench: Bench) -> Non
 # --- answers at hand
 
 
-def test_hits_have_their_times_for_those_who_want_them(bench: Bench) -> None:
+def test_cache_hits_have_times_on_demand(bench: Bench) -> None:
     asking = {"timing": True}
     SWITCHES.set(timing=True)
     pending = PendingRequest(request_of("a", parameters=asking), bench.answers.setdefault("a", []).append)
@@ -287,7 +287,7 @@ def asking(elsewhere: ElsewhereCache) -> Iterator[Bench]:
     made.scheduler.close()
 
 
-def test_what_is_found_elsewhere_answers_all_that_ask_the_same(asking: Bench, elsewhere: ElsewhereCache) -> None:
+def test_remote_cache_hit_answers_all_equal_requests(asking: Bench, elsewhere: ElsewhereCache) -> None:
     for id in "abc":
         asking.submit(id, 1)
     assert len(elsewhere.asked) == 1
@@ -311,7 +311,7 @@ def test_what_is_found_elsewhere_answers_all_that_ask_the_same(asking: Bench, el
     ],
     ids=range(6),
 )
-def test_what_is_found_elsewhere_must_be_what_the_model_could_answer(
+def test_remote_cache_answer_that_does_not_fit_the_model_is_ignored(
     asking: Bench, elsewhere: ElsewhereCache, outputs: list[tuple[str, str, tuple[int, ...], int]], fault: str
 ) -> None:
     asking.spec = TWO
@@ -323,7 +323,7 @@ def test_what_is_found_elsewhere_must_be_what_the_model_could_answer(
     assert of_one == ("it has an output that was not asked for" if len(outputs) > 1 else fault)
 
 
-def test_what_is_not_found_elsewhere_is_executed_once_and_kept(asking: Bench, elsewhere: ElsewhereCache) -> None:
+def test_remote_cache_miss_is_executed_once_and_cached(asking: Bench, elsewhere: ElsewhereCache) -> None:
     for id in "ab":
         asking.submit(id, 1)
     elsewhere.answer(None)
@@ -337,7 +337,7 @@ def test_what_is_not_found_elsewhere_is_executed_once_and_kept(asking: Bench, el
     assert (counted.cache_hit_count, counted.cache_miss_count) == (1, 1)
 
 
-def test_without_anybody_to_ask_a_request_is_executed_at_once(asking: Bench, elsewhere: ElsewhereCache) -> None:
+def test_without_a_remote_cache_requests_execute_at_once(asking: Bench, elsewhere: ElsewhereCache) -> None:
     elsewhere.is_up = False
     for id in "ab":
         asking.submit(id, 1)
@@ -346,7 +346,7 @@ def test_without_anybody_to_ask_a_request_is_executed_at_once(asking: Bench, els
     assert [asking.value(id) for id in "ab"] == [10, 10]
 
 
-def test_a_refused_request_that_was_looked_up_leaves_no_flight(asking: Bench, elsewhere: ElsewhereCache) -> None:
+def test_refusal_after_a_lookup_leaves_no_flight(asking: Bench, elsewhere: ElsewhereCache) -> None:
     for id in "ab":
         asking.submit(id, 1)
     asking.executor.refusal = QueueFull("full", model="m")
@@ -358,7 +358,7 @@ def test_a_refused_request_that_was_looked_up_leaves_no_flight(asking: Bench, el
     assert asking.value("b") == 10
 
 
-def test_what_is_looked_up_when_the_version_ends_is_still_executed(asking: Bench, elsewhere: ElsewhereCache) -> None:
+def test_lookup_pending_at_the_stop_is_executed(asking: Bench, elsewhere: ElsewhereCache) -> None:
     asking.submit("a", 1)
     asking.scheduler.stop()
     assert [pending.request.id for pending in asking.executor.submitted] == ["a"]
@@ -368,9 +368,7 @@ def test_what_is_looked_up_when_the_version_ends_is_still_executed(asking: Bench
     assert len(asking.answers["a"]) == 1
 
 
-def test_a_request_that_was_cancelled_while_it_was_looked_up_is_answered_so(
-    asking: Bench, elsewhere: ElsewhereCache
-) -> None:
+def test_request_cancelled_during_its_lookup_is_answered_cancelled(asking: Bench, elsewhere: ElsewhereCache) -> None:
     asking.submit("a", 1).cancel()
     elsewhere.answer(10)
     assert isinstance(asking.error("a"), RequestCancelled)

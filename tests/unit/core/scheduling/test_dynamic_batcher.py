@@ -31,7 +31,7 @@ from trident.core.scheduling.instance import WAITING
 from trident.core.scheduling.rate_limiter import RateLimiter
 
 
-def test_an_errand_runs_on_the_thread_of_an_instance_that_rests(make_bench: MakeBench) -> None:
+def test_callback_runs_on_an_idle_instance_thread(make_bench: MakeBench) -> None:
     bench = make_bench()
     ran: list[str] = []
 
@@ -78,7 +78,7 @@ def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeB
     assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._pool.limits.max_batch_size)
 
 
-def test_a_cancelled_request_keeps_nobody_out_of_a_limited_queue(make_bench: MakeBench) -> None:
+def test_cancelled_request_frees_its_place_in_a_limited_queue(make_bench: MakeBench) -> None:
     """While the instance executes, and while a batch waits for its delay."""
     bench = make_bench(batching(8, delay_ns=LONG_NS, policy=QueuePolicy(max_queue_size=2)))
     gone, other = bench.submit("gone", "other")
@@ -121,7 +121,7 @@ def test_close_answers_queued_requests(make_bench: MakeBench) -> None:
     assert bench.scheduler.close(LIMIT_S)
 
 
-def test_a_resting_thread_keeps_nothing_of_a_rejected_request(make_bench: MakeBench) -> None:
+def test_idle_thread_holds_no_reference_to_a_rejected_request(make_bench: MakeBench) -> None:
     bench = make_bench(batching())
     request = bench.request("a")
     request.cancelled = CancelCause.CLIENT

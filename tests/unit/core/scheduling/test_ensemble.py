@@ -34,7 +34,7 @@ def failure(bench: Bench) -> ServerError:
     return error
 
 
-def test_only_what_the_requested_outputs_need_runs() -> None:
+def test_only_steps_of_requested_outputs_run() -> None:
     bench = Bench("i", "op", "b(X=t:Y=o)", "a(X=i:Y=t,Z=p)")
     bench.submit(("p",), i=1)
     bench.a.answer(Y=2, Z=3)
@@ -68,7 +68,7 @@ def test_the_request_is_passed_on_to_each_step() -> None:
         assert (found.sequence_start, found.sequence_end) == (True, True)
 
 
-def test_a_response_may_give_the_steps_after_it_another_place_in_a_sequence() -> None:
+def test_response_may_set_the_sequence_of_later_steps() -> None:
     bench = Bench("i", "op", *CHAIN, "c(X=i:Y=p)")
     bench.submit(i=1)
     bench.a.answer(Y=2, parameters={"sequence_id": "s", "sequence_start": True})
@@ -86,7 +86,7 @@ def test_a_response_may_give_the_steps_after_it_another_place_in_a_sequence() ->
 
 
 @pytest.mark.parametrize("parameters", [{"sequence_id": 1.5}, {"sequence_id": True}, {"sequence_end": 1}])
-def test_a_wrong_place_in_a_sequence_fails_the_request(parameters: dict[str, int | float]) -> None:
+def test_invalid_sequence_of_a_response_fails_the_request(parameters: dict[str, int | float]) -> None:
     bench = Bench("i", "o", *CHAIN)
     bench.submit(i=1)
     bench.a.answer(Y=2, parameters=dict(parameters))
@@ -96,7 +96,7 @@ def test_a_wrong_place_in_a_sequence_fails_the_request(parameters: dict[str, int
 
 @pytest.mark.parametrize("decoupled", ["", "a"])
 @pytest.mark.parametrize("code", ErrorCode)
-def test_an_error_of_a_step_is_no_cancellation_whatever_its_code(code: ErrorCode, decoupled: str) -> None:
+def test_step_error_of_any_code_is_no_cancellation(code: ErrorCode, decoupled: str) -> None:
     bench = Bench("i", "o", *CHAIN, decoupled=decoupled)
     bench.submit(i=1)
     bench.a.answer(error=BackendFailed("no", code=code))
@@ -219,7 +219,7 @@ def test_cancelling_cancels_the_steps_that_run() -> None:
     assert len(bench.responses) == 1
 
 
-def test_a_stopped_scheduler_ends_what_it_has_begun() -> None:
+def test_stopped_scheduler_finishes_open_requests() -> None:
     bench = Bench("i", "o", *CHAIN)
     bench.submit(i=1)
     bench.scheduler.stop()
@@ -309,7 +309,7 @@ def test_an_error_of_the_decoupled_step_comes_after_its_responses() -> None:
     assert len(bench.b.pending) == 1
 
 
-def test_cancelling_drops_what_waits_for_its_order() -> None:
+def test_cancelling_drops_responses_that_wait_for_their_order() -> None:
     bench = Bench("i", "o", "a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=u:Y=o)", decoupled="a")
     client = bench.submit(i=1)
     for value in (1, 2):
@@ -392,7 +392,7 @@ def test_a_step_has_at_most_its_limit_in_flight() -> None:
     assert [int(r.outputs[0].array[0]) for r in bench.responses] == [0, 1, 2, 3]
 
 
-def test_a_request_that_waits_for_a_place_can_be_cancelled() -> None:
+def test_request_waiting_for_a_step_limit_can_be_cancelled() -> None:
     bench = Bench("i", "o", *CHAIN, max_in_flight=1)
     bench.submit(i=1)
     bench.submit(i=2).cancel()

@@ -84,9 +84,7 @@ def test_the_submitting_thread_executes_all_its_requests_as_one_batch(bench: Ben
 
 
 @pure_python_only
-def test_the_instance_thread_executes_what_is_left_after_the_turn_of_the_submitting_thread(
-    bench: Bench, now: list[int]
-) -> None:
+def test_instance_thread_executes_requests_left_by_the_submitting_thread(bench: Bench, now: list[int]) -> None:
     threads = noted_threads(bench)
     caller = Caller(bench)
     ids = [str(number) for number in range(24)]

@@ -60,7 +60,7 @@ def test_no_delay_helps_if_the_items_alone_take_all_the_time(controller: BatchCo
     assert setting.delay_ns == 0
 
 
-def test_a_delay_in_which_nobody_comes_is_given_up_for_longer_and_longer(controller: BatchController) -> None:
+def test_useless_delay_is_retried_less_and_less_often(controller: BatchController) -> None:
     """One client that waits for its answer keeps an instance busy, and would wait for nobody."""
     waits = []
     for _ in range(40):

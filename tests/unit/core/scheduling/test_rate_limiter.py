@@ -53,7 +53,9 @@ R, S = Resource("r", 0), Resource("s", None)
         ([Bid(0, 1, {R: 1})], {R: -1}, []),
     ],
 )
-def test_who_may_run(bids: list[Bid], free: dict[Resource, int], expected: list[int]) -> None:
+def test_admission_follows_position_priority_and_resources(
+    bids: list[Bid], free: dict[Resource, int], expected: list[int]
+) -> None:
     assert admitted(bids, free) == expected
 
 
@@ -96,7 +98,7 @@ def run(turns: int, *reservations: Reservation) -> Counter[str]:
     return ran
 
 
-def test_one_after_the_other() -> None:
+def test_instances_sharing_a_resource_run_one_at_a_time() -> None:
     limiter = RateLimiter()
     one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(r=1))
     assert one.request()
@@ -110,7 +112,7 @@ def test_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(("priority", "expected"), [(1, (60, 60)), (2, (80, 40)), (5, (101, 19)), (0, (60, 60))])
-def test_a_busy_instance_of_priority_n_gets_an_nth_of_the_turns(priority: int, expected: tuple[int, int]) -> None:
+def test_busy_instance_of_priority_n_gets_an_nth_of_the_executions(priority: int, expected: tuple[int, int]) -> None:
     limiter = RateLimiter()
     one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(max(1, priority), r=1))
     busy(one, other)
@@ -140,7 +142,7 @@ def test_an_instance_that_is_refused_changes_nothing() -> None:
     assert limiter.metrics() == before
 
 
-def test_who_has_no_work_any_more_makes_room_and_has_not_run() -> None:
+def test_withdrawn_reservation_frees_its_resources_uncounted() -> None:
     limiter = RateLimiter()
     one, other, third = (entered(limiter, name, limit(r=1)) for name in "abc")
     one.request()

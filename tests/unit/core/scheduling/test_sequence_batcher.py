@@ -87,7 +87,7 @@ def test_a_timeout_in_the_backlog_fails_the_whole_sequence(make_bench: MakeBench
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_an_error_of_the_model_ends_no_sequence_whatever_its_code(make_bench: MakeBench, code: ErrorCode) -> None:
+def test_model_error_of_any_code_ends_no_sequence(make_bench: MakeBench, code: ErrorCode) -> None:
     model = LaterStub(0, lambda request, sender: BackendFailed("no", code=code) if request.id == "no" else [])
     bench = make_bench(OLDEST, instances=[model])
     bench.scheduler.start()
@@ -170,7 +170,7 @@ def test_open_sequences_may_go_on_while_the_server_stops(make_bench: MakeBench) 
     assert bench.wait(2) == ["a", "b"]
 
 
-def test_a_new_instance_serves_the_backlog_and_one_that_leaves_finishes_its_sequences(make_bench: MakeBench) -> None:
+def test_added_instance_serves_the_backlog_and_removed_one_finishes_its_sequences(make_bench: MakeBench) -> None:
     bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
     bench.scheduler.start()
     bench.submit("a", 1, "s")
@@ -369,7 +369,7 @@ def test_a_client_that_reads_slowly_holds_back_its_own_request_only(bench: Bench
     assert bench.scheduler.drain(LIMIT_S)
 
 
-def test_what_was_given_back_is_lost_with_what_the_instance_knew(make_bench: MakeBench, model: Counting) -> None:
+def test_rescheduled_request_ends_when_the_instance_loses_its_state(make_bench: MakeBench, model: Counting) -> None:
     """One waits in the queue, one for its client, and one is executed meanwhile. A new one is executed."""
     delay = "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 3600000000 "
     bench = make_bench(ITERATIVE_OLDEST.replace("}", delay + "}"), instances=[model])
@@ -400,7 +400,7 @@ def test_what_was_given_back_is_lost_with_what_the_instance_knew(make_bench: Mak
     assert bench.scheduler.drain(LIMIT_S)
 
 
-def test_a_scheduler_that_closes_answers_what_was_given_back(bench: Bench, model: Counting) -> None:
+def test_close_answers_rescheduled_requests(bench: Bench, model: Counting) -> None:
     """One waits for its client, another one for its next iteration."""
     streamed(bench, "slow", 2 * WINDOW)
     model.step(WINDOW)
@@ -487,7 +487,7 @@ def test_the_states_after_a_response_are_the_same_in_both_forms() -> None:
         assert values(after) == {"SUM_IN": [[7]], "N_IN": [[9]]}
 
 
-def test_the_model_gets_what_belongs_to_the_request_and_clients_no_states() -> None:
+def test_model_receives_states_and_clients_do_not() -> None:
     _, states, builder = made()
     sent = InferenceRequest("m", as_run(), outputs=("OUT",), correlation_id=1)
     assert builder.built(sent, states.first).outputs == ("OUT", "SUM", "N")

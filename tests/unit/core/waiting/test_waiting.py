@@ -210,7 +210,7 @@ def test_one_that_raises_stops_neither_those_of_its_moment_nor_later_ones(hub: A
 
 
 @hub_test
-def test_what_was_removed_does_not_expire(hub: Any) -> None:
+def test_removed_deadline_does_not_expire(hub: Any) -> None:
     ended: list[str] = []
     deadlines = Deadlines(hub)
     calls = [Call(ended, str(number)) for number in range(3)]
@@ -224,7 +224,7 @@ def test_what_was_removed_does_not_expire(hub: Any) -> None:
 
 
 @hub_test
-def test_nothing_is_kept_of_many_calls_that_ended_in_time(hub: Any) -> None:
+def test_ended_calls_leave_no_deadlines(hub: Any) -> None:
     ended: list[str] = []
     deadlines = Deadlines(hub)
     last = Call(ended, "last")

@@ -56,14 +56,14 @@ def test_the_knee_has_the_most_requests_for_their_latency() -> None:
     assert knee([level_of(Sample(1.0), concurrency=1)]) is None
 
 
-def test_an_open_loop_that_is_not_kept_up_with_is_behind() -> None:
+def test_open_loop_beyond_capacity_is_reported_as_behind() -> None:
     assert level_of(sample([1.0] * 50 + [2e3] * 50), rate=100).is_behind
     assert not level_of(sample([1.0] * 50), rate=50).is_behind
     assert due_times(4, 1, poisson=False) == [0, 0.25, 0.5, 0.75]
     assert len(due_times(1000, 10, poisson=True)) == pytest.approx(10_000, rel=0.05)
 
 
-def test_noise_of_both_turns_of_a_pair_does_not_hide_a_difference() -> None:
+def test_noise_common_to_a_pair_hides_no_difference() -> None:
     machine = np.linspace(0.3, 1.0, 20)
     turns = [[level(1, rate * speed, 1 / speed) for speed in machine] for rate in (100, 105)]
 

@@ -128,7 +128,7 @@ def test_executions_promise_the_rate_within_cores_and_target() -> None:
 @pytest.mark.parametrize(
     ("rates", "is_chosen"), [((120, 124, 118) * 2, True), ((120, 90, 115) * 2, False), ((120, 124, 118), False)]
 )
-def test_a_way_that_is_not_shown_to_be_better_leaves_the_model_as_it_is(
+def test_model_is_unchanged_without_a_proven_improvement(
     tmp_path: Path, rates: tuple[float, ...], is_chosen: bool
 ) -> None:
     bench = Bench("m", tmp_path, config(), Objective(target_ms=10), lambda _: [], Encoding(), lambda _: None)

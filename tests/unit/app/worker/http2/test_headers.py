@@ -54,7 +54,7 @@ def test_fields_over_the_limit_leave_the_table_as_the_client_thinks_it_is():
         max_size=12,
     )
 )
-def test_it_decodes_what_another_encoder_makes(
+def test_headers_of_another_encoder_are_decoded(
     sections: list[tuple[list[tuple[bytes, bytes, bool]], bool, int | None]],
 ):
     encoder, decoder = hpack.Encoder(), HeaderDecoder(1 << 20)

@@ -29,7 +29,7 @@ def test_a_header_section_larger_than_the_clients_frames_is_continued():
     }
 
 
-def test_a_paused_stream_gets_what_its_window_holds_and_no_more():
+def test_paused_stream_receives_at_most_its_window():
     client = RawClient(RecordingApplication(hold), Http2Limits(window=65536))
     client.send(headers_frame(1))
     client.calls[0].stream.pause()

@@ -98,7 +98,7 @@ def test_client_that_reads_slowly_holds_back_only_itself(begin: Begin) -> None:
     assert slow.text == counted("one", 1500)
 
 
-def test_client_that_leaves_makes_room(begin: Begin) -> None:
+def test_disconnected_client_makes_room(begin: Begin) -> None:
     long = [begin(" one", 1000), begin(" one", 1000)]  # for a third of this size there is no memory
     until(lambda: all(client.text for client in long))
     third = begin(" two", 1000)

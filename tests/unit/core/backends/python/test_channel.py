@@ -387,7 +387,7 @@ def test_result_of_an_abandoned_batch_is_not_that_of_the_next(stub: Stub) -> Non
             Execution(stub, threads, [2.0]).result()
 
 
-def test_wrong_frame_between_executions_is_told_with_the_reason(stub: Stub) -> None:
+def test_wrong_frame_between_executions_is_reported_with_the_reason(stub: Stub) -> None:
     with ThreadPoolExecutor(1) as threads:
         executed = Execution(stub, threads, [1.0])
         stub.socket.sendall(stub.result(*stub.batch()))

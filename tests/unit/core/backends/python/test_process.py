@@ -167,7 +167,7 @@ def test_late_answer_does_not_count_for_the_next_question() -> None:
     stub.close()
 
 
-def test_those_who_ask_at_the_same_time_share_an_answer(stub: Stub) -> None:
+def test_concurrent_health_checks_share_an_answer(stub: Stub) -> None:
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(stub.question.ask) for _ in range(8)]
         stub.asked = QUESTION.unpack(stub.ours.recv(QUESTION.size))[0]

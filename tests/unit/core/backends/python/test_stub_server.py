@@ -44,7 +44,7 @@ from trident.core.interprocess.frames import HEADER, FrameReader, frame
 from trident.core.interprocess.shared_memory import SharedMemory
 
 
-def test_lines_have_the_place_that_wrote_them(memory_server: MemoryServer) -> None:
+def test_log_lines_have_file_and_line(memory_server: MemoryServer) -> None:
     frame = inspect.currentframe()
     assert frame is not None
     line = frame.f_lineno

@@ -82,7 +82,7 @@ def test_other_archives_are_refused(tmp_path: Path) -> None:
         (["ARGS[0]", "INPUT__1"], {"ARGS[0]": 0, "INPUT__1": 1}),
     ],
 )
-def test_places_of_names(names: list[str], found: dict[str, int]) -> None:
+def test_names_give_positions_of_arguments(names: list[str], found: dict[str, int]) -> None:
     assert places(names, {"ARGS[0]": 0, "ARGS[1]": 1}, ("a", "b")) == found
 
 

@@ -77,7 +77,7 @@ def test_paths_that_the_platform_does_not_know_are_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "value"), [("$.a", {}), ("$.a", [1]), ("$[3]", [1]), ("$[0]", {"0": 1})])
-def test_place_that_a_record_does_not_have_is_refused(path: str, value: Any) -> None:
+def test_path_missing_in_a_record_is_refused(path: str, value: Any) -> None:
     with pytest.raises(ConfigInvalid, match="nothing at"):
         JsonPath(path).select(value)
 
