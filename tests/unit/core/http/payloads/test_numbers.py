@@ -125,6 +125,6 @@ def test_a_number_is_exact_or_refused(format: str, datatype: str) -> None:
                 both = [text, other]
                 for around in places[:3]:
                     assert outcome(format, both, datatype, around) == wanted, (text, other, around)
-                if wanted is not None:
+                if wanted is not None and other in ("2", "2.0"):
                     many = outcome(format, both * 300, datatype)
                     assert many == wanted * 300, (text, other)
