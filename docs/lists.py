@@ -7,15 +7,21 @@ Source of Triton's options: docs/spec/server-options.md section 2.
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trident.adapters.common.options import Option
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.core.http.text_routes import MEMBERS
+from trident.core.backends.text.folder import TaskName
+from trident.core.backends.text.tasks import TASKS
+from trident.core.http import completions
+from trident.core.http.text_routes import COUNTS, EMBEDDING, LABELS, MEMBERS, NEUTRAL, PIPELINE, SCORES
 from trident.core.inference.pending_request import CancelCause
 from trident.core.lifecycle.demand import Reason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
@@ -86,9 +92,75 @@ def _with_lines(page: str) -> str:
 # --- routes of text models
 
 
+# What tells the routes of these tasks which parameters they read.
+READ_BY_ROUTES = {
+    TaskName.FEATURE_EXTRACTION: EMBEDDING,
+    TaskName.TEXT_CLASSIFICATION: SCORES,
+    TaskName.ZERO_SHOT_CLASSIFICATION: LABELS,
+}
+GENERATION_OPTIONS = DOCS.parent / "core" / "backends" / "stub_models" / "genai_model.py"
+
+
+def generation_options() -> dict[str, Any]:
+    """The tables of options of the process that generates text, which imports what not every checkout has."""
+    found = {}
+    for node in ast.parse(GENERATION_OPTIONS.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name in ("_KNOWN", "_WITHOUT_EFFECT", "_UNSUPPORTED"):
+                found[name] = ast.literal_eval(node.value)
+    return found
+
+
 def _members() -> str:
-    rows = [f"| `{route}` | {', '.join(f'`{name}`' for name in sorted(names))} |" for route, names in MEMBERS.items()]
-    return "\n".join(["| route | members |", "|---|---|", *rows, ""])
+    options = generation_options()
+    rows = [
+        (f"`{route}`", f"{_quoted(names)}; all others are [options](#generating-text) of the model", "")
+        for route, names in completions.MEMBERS.items()
+    ]
+    rows.append(
+        (
+            "options of ONNX Runtime GenAI",
+            f"{_quoted(options['_KNOWN'])}; without effect on the text: {_quoted(options['_WITHOUT_EFFECT'])}",
+            ", ".join(f"`{name}` ({_json(value)})" for name, value in sorted(options["_UNSUPPORTED"].items())),
+        )
+    )
+    names = _quoted({*completions.GENERATION, *completions.GENERATION_NAMES})
+    refused = f"{_quoted(completions.ONLY_AS_INPUT)}, unless the model has such an input"
+    rows.append(("pipeline `text-generation`", f"`inputs`, `model`, {names}, and the options of the model", refused))
+    documents = ", `/v2/rerank`, `/rerank` with `documents`"
+    rows += [
+        (f"`{route}`{documents if 'documents' in names else ''}", _quoted(names), "")
+        for route, names in MEMBERS.items()
+    ]
+    for task, kind in TASKS.items():
+        own: Mapping[str, Callable[[Any], Any]] = kind.options
+        read = PIPELINE.get(READ_BY_ROUTES.get(task, ""), ())
+        shown = {**dict.fromkeys(read, ""), **{name: _values(reader) for name, reader in own.items()}}
+        rows.append((f"pipeline `{task.value}`", ", ".join(f"`{name}`{shown[name]}" for name in sorted(shown)), ""))
+    neutral = [f"`{name}` ({', '.join(map(_json, values))})" for name, values in NEUTRAL.items()]
+    neutral.append(_quoted(COUNTS))
+    rows.append(("every pipeline", f"`inputs`, `model`, `parameters`; without effect: {', '.join(neutral)}", ""))
+    head = ["| route | honoured | refused, unless it asks for nothing |", "|---|---|---|"]
+    return "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows), ""])
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _json(value: Any) -> str:
+    return f"`{json.dumps(value)}`"
+
+
+def _values(reader: Callable[[Any], Any]) -> str:
+    """The values that an option may have, where it names them."""
+    try:
+        reader(None)
+    except ValueError as error:
+        kind, _, known = str(error).partition("one of ")
+        return f" ({known})" if known and not kind else ""
+    return ""
 
 
 # --- settings

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from trident.core.errors import InvalidRequest
+from trident.core.http.text_routes import flag
 
 _TEMPLATE = "chat_template"
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -52,11 +53,11 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
     more = body.get("chat_template_kwargs")
     if more is not None and not isinstance(more, dict):
         raise InvalidRequest("'chat_template_kwargs' must be an object")
-    continues = _flag(body, "continue_final_message", False)
-    begins = _flag(body, "add_generation_prompt", not continues)
+    continues = flag(body, "continue_final_message", False)
+    begins = flag(body, "add_generation_prompt", not continues)
     if continues and begins:
         raise InvalidRequest("'continue_final_message' and 'add_generation_prompt' are not possible together")
-    _flag(body, "parallel_tool_calls", True)
+    flag(body, "parallel_tool_calls", True)
     source = chosen_template(model, parameters, body)
     values: dict[str, Any] = {name: parameters[name] for name in _TOKENS if name in parameters}
     values |= {
@@ -135,13 +136,6 @@ def _objects(body: Mapping[str, Any], member: str) -> list[dict[str, Any]] | Non
     if values is not None and not (isinstance(values, list) and all(isinstance(each, dict) for each in values)):
         raise InvalidRequest(f"'{member}' must be a list of objects")
     return values or None
-
-
-def _flag(body: Mapping[str, Any], member: str, default: bool) -> bool:
-    value = body.get(member)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequest(f"'{member}' must be true or false")
-    return default if value is None else value
 
 
 @lru_cache(maxsize=32)

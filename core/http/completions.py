@@ -40,7 +40,7 @@ from trident.core.http.errors import (
 )
 from trident.core.http.front_end import HttpFrontEnd, InferenceNote
 from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
-from trident.core.http.text_routes import openai_error_object, pipeline_at_the_root, read_object, ready_models
+from trident.core.http.text_routes import flag, openai_error_object, pipeline_at_the_root, read_object, ready_models
 from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
@@ -48,8 +48,14 @@ from trident.core.inference.tensors import BYTES, Buffer, bytes_array
 
 _TEXT_INPUTS = ("text_input", "prompt", "text")
 _TEXT_OUTPUTS = ("text_output", "text")
-# Members that are for this server, not for the model.
-_OWN = frozenset({"model", "prompt", "stream", "stream_options", "n", "best_of", "user"}) | CHAT_MEMBERS
+MEMBERS: Mapping[str, frozenset[str]] = {
+    "/v1/completions": frozenset({"model", "prompt", "stream", "stream_options", "n", "best_of", "user"}),
+    "/v1/chat/completions": CHAT_MEMBERS
+    | {"model", "stream", "stream_options", "n", "best_of", "user", "top_logprobs"},
+}
+"""The members of the bodies of each route that are for this server; all others are for the model."""
+_OWN = MEMBERS["/v1/completions"] | MEMBERS["/v1/chat/completions"]
+_STREAM_OPTIONS = {"include_usage": (True, False), "include_obfuscation": (False,)}
 # What huggingface_hub's InferenceClient sends that was given the address of a server, and no model.
 _NO_NAME = "dummy"
 # A prompt that is token ids, as vLLM calls it.
@@ -61,10 +67,11 @@ _OTHER_NAMES = {"stop_words": "stop", "random_seed": "seed"}
 # Inputs that ask Triton's vLLM and TensorRT-LLM models for more than the text.
 _ALWAYS_ASKED = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
 _ASKED_FOR_LOGPROBS = ("return_logprobs", "return_log_probs")
-# The names that text-generation-inference has for OpenAI's options.
-_GENERATION_NAMES = {"max_new_tokens": "max_tokens", "adapter_id": "adapter", "stop_sequences": "stop"}
-# What it and transformers' pipeline have besides, and only a model with such an input can do.
-_ONLY_AS_INPUT = (
+GENERATION_NAMES = {"max_new_tokens": "max_tokens", "adapter_id": "adapter", "stop_sequences": "stop"}
+"""The names that text-generation-inference has for OpenAI's options."""
+GENERATION = frozenset({"num_return_sequences", "return_full_text", "do_sample"})
+"""Options of transformers' pipeline and of text-generation-inference that are read here."""
+ONLY_AS_INPUT = (
     "max_length",
     "truncate",
     "details",
@@ -73,11 +80,13 @@ _ONLY_AS_INPUT = (
     "top_n_tokens",
     "typical_p",
 )
+"""What these have besides, and only a model with such an input can do."""
 
 
 class _Form(NamedTuple):
     """One of the two routes: the names of its objects, and the member of a choice that has the text."""
 
+    route: str
     whole: str
     chunk: str
     prefix: str
@@ -250,8 +259,8 @@ def _usage(accounts: Sequence[_Account], n: int) -> dict[str, int]:
 
 # Each with the index of its choice.
 _Responses = Iterator[tuple[int, InferenceResponse]]
-_COMPLETION = _Form("text_completion", "text_completion", "cmpl", is_chat=False)
-_CHAT = _Form("chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
+_COMPLETION = _Form("/v1/completions", "text_completion", "text_completion", "cmpl", is_chat=False)
+_CHAT = _Form("/v1/chat/completions", "chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
 
 
 def completions(front_end: HttpFrontEnd, environ: Environ, default: str = "") -> Reply:
@@ -320,15 +329,22 @@ def _generated(
             if not isinstance(given, dict):
                 raise InvalidRequest("'parameters' must be an object")
             options |= given
-        options = {_GENERATION_NAMES.get(name) or name: value for name, value in options.items()}
+        options = {GENERATION_NAMES.get(name) or name: value for name, value in options.items()}
         prompt = _prompt_of(each) or ""
-        begins = options.pop("return_full_text", False) is True
-        if options.pop("do_sample", None) is False:
+        begins, samples = flag(options, "return_full_text", False), options.get("do_sample")
+        if not flag(options, "do_sample", True):
             options["temperature"] = 0
-        for name in _ONLY_AS_INPUT:
+        count = {"n": options.get("num_return_sequences"), "best_of": options.pop("best_of", None)}
+        options = {name: value for name, value in options.items() if name not in GENERATION}
+        if samples and model.spec.backend == GENAI:  # others sample unless the temperature is 0
+            options["do_sample"] = True
+        for name in _OWN & options.keys():
+            if options[name] and name != "user":
+                raise InvalidRequest(f"'{name}' is not supported beside 'inputs'", hint="/v1/completions takes it")
+        for name in ONLY_AS_INPUT:
             if name not in model.spec.inputs and options.pop(name, None):
                 raise InvalidRequest(f"'{name}' is not supported by model '{model.spec.name}'")
-        counts.append(_choices_of_each({"n": options.pop("num_return_sequences", 1)}, asked))
+        counts.append(_choices_of_each(count, asked))
         for at in range(counts[-1]):
             beginnings.append(prompt if begins else "")
             requests.append(_request(model.spec, prompt, _with_seed(options, at)))
@@ -403,6 +419,7 @@ def _completed(
     front_end: HttpFrontEnd, environ: Environ, form: _Form, model: ServedModel, body: Mapping[str, Any]
 ) -> Reply:
     name = model.spec.name
+    _refuse_unknown(form, body)
     tools: Tools | None = None
     prompts: Sequence[str | list[int]]
     if form.is_chat:
@@ -413,16 +430,17 @@ def _completed(
     else:
         prompts = _prompts(body)
     n = _choices_of_each(body, prompts)
-    logprobs = _logprobs(body) if "logprobs" in model.spec.outputs else None
+    logprobs = _logprobs(body)
+    if logprobs is not None and "logprobs" not in model.spec.outputs:
+        raise InvalidRequest(f"'logprobs' is not supported by model '{name}', which has no output 'logprobs'")
     accounts = [_Account(_text_output(model.spec), logprobs, tools) for _ in range(n * len(prompts))]
     requests = [_request(model.spec, prompt, _with_seed(body, at)) for prompt in prompts for at in range(n)]
     for request in requests:
         complete(front_end, environ, request)
     head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
-    if body.get("stream") is True:
+    if flag(body, "stream", False):
         responses = _responses(front_end, environ, model, requests)
-        options = body.get("stream_options")
-        has_usage = isinstance(options, dict) and options.get("include_usage") is True
+        has_usage = (body.get("stream_options") or {}).get("include_usage") is True
         chunks = _Chunks(front_end, environ, responses, form, head, accounts, n if has_usage else 0)
         chunks.begin()
         reply = Reply(200, [("Content-Type", EVENT_STREAM), UNBUFFERED], chunks)
@@ -439,6 +457,21 @@ def _completed(
         reply = json_reply({**head, "object": form.whole, "choices": choices, "usage": _usage(accounts, n)})
     add_load(front_end, environ, reply.headers, name)
     return reply
+
+
+def _refuse_unknown(form: _Form, body: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for members of the other route, and options of streams that are not known."""
+    for name in _OWN - MEMBERS[form.route]:
+        if body.get(name) not in (None, [], {}):
+            raise InvalidRequest(
+                f"'{name}' is not supported by {form.route}", hint="the other of the two routes takes it"
+            )
+    options = body.get("stream_options")
+    if not isinstance(options, dict | None):
+        raise InvalidRequest("'stream_options' must be an object")
+    for name, value in (options or {}).items():
+        if value is not None and value not in _STREAM_OPTIONS.get(name, ()):
+            raise InvalidRequest(f"'{name}' of 'stream_options' is not supported: leave it out")
 
 
 def _choices_of_each(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
@@ -622,9 +655,9 @@ def _text_input(spec: ModelSpec) -> InputSpec:
 
 def _request(spec: ModelSpec, prompt: str | list[int], body: Mapping[str, Any]) -> InferenceRequest:
     options = {name: value for name, value in body.items() if name not in _OWN and value is not None}
-    if (newer := options.pop("max_completion_tokens", None)) is not None:
-        options.setdefault("max_tokens", newer)
-    options.pop("top_logprobs", None)
+    newer = options.pop("max_completion_tokens", None)
+    if newer is not None and options.setdefault("max_tokens", newer) != newer:
+        raise InvalidRequest("'max_tokens' and 'max_completion_tokens' differ: send one")
     if (logprobs := _logprobs(body)) is None:
         options.pop("logprobs", None)
     else:
@@ -633,7 +666,7 @@ def _request(spec: ModelSpec, prompt: str | list[int], body: Mapping[str, Any]) 
         sampling = orjson.dumps(options).decode()
     except TypeError as error:  # it writes less depth than it reads
         raise InvalidRequest(f"the options cannot be passed on: {error}") from error
-    streams = body.get("stream") is True
+    streams = flag(body, "stream", False)
     values: dict[str, Any] = {
         **{ours: options[theirs] for ours, theirs in _OTHER_NAMES.items() if theirs in options},
         **options,
@@ -671,6 +704,8 @@ def _logprobs(body: Mapping[str, Any]) -> int | None:
     """How many candidates the client wants at each place of the text, None for no likelihoods: a number, or for chats
     `true` and another number. Raises InvalidRequest."""
     wanted = body.get("logprobs")
+    if body.get("top_logprobs") and wanted is not True:
+        raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true")
     if isinstance(wanted, bool):
         wanted = (body.get("top_logprobs") or 0) if wanted else None
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 0):

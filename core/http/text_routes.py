@@ -50,10 +50,10 @@ _OPTIONS = "parameters"
 _CUT = frozenset({"truncate", "truncation_direction"})
 MEMBERS: Mapping[str, frozenset[str]] = {
     "/v1/embeddings": frozenset({"model", "input", "encoding_format", "dimensions", "user"}),
-    "/v1/rerank": frozenset({"model", "query", "documents", "top_n", "return_documents", "user"}),
+    "/v1/rerank": frozenset({"model", "query", "documents", "top_n", "return_documents", "raw_scores", "user"}),
     "/embed": _CUT | {"model", "inputs", "normalize", "dimensions", "prompt_name"},
     "/predict": _CUT | {"model", "inputs", "raw_scores"},
-    "/rerank": _CUT | {"model", "query", "texts", "raw_scores", "return_text"},
+    "/rerank": _CUT | {"model", "query", "texts", "raw_scores", "return_text", "prompt_name"},
     "/similarity": frozenset({"model", "inputs", "parameters"}),
 }
 """The members of the bodies of each route."""
@@ -65,14 +65,15 @@ PIPELINE: Mapping[str, frozenset[str]] = {
     LABELS: frozenset({LABELS}),
 }
 """Parameters of pipelines that are read here, by what the model has; the model reads its own."""
-# What has no effect on an answer: how many texts a pipeline takes at once, and how it pads them.
-_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "padding": (True, False, "longest", "do_not_pad"),
     "truncation": (True, "longest_first"),
     "use_cache": (True, False),
     "wait_for_model": (True, False),
 }
-_COUNTS = ("batch_size", "num_workers")
+"""What has no effect on an answer, with the values that have none."""
+COUNTS = ("batch_size", "num_workers")
+"""How many texts a pipeline takes at once."""
 # A text for each row, or several; bytes are token ids.
 Texts = Sequence[str | bytes] | Sequence[list[str]]
 # An error's `type` in OpenAI's form, by its status; all others are `server_error`.
@@ -106,9 +107,10 @@ def _documents_ranked(front_end: HttpFrontEnd, environ: Environ, body: dict[str,
     documents = [each.get(TEXT) if isinstance(each, dict) else each for each in _list(body, "documents")]
     texts = _strings(documents, "documents")
     model = _model_with(front_end, _name(body), SCORE)
-    scores, tokens = _scores(front_end, environ, model, body, texts, {})
+    raw = {"raw_scores": True} if flag(body, "raw_scores", False) else {}
+    scores, tokens = _scores(front_end, environ, model, body, texts, raw)
     order = _best_first(scores)[: _count(body, "top_n", len(texts))]
-    shown = body.get("return_documents", with_documents) is True
+    shown = flag(body, "return_documents", with_documents)
     results = [
         {"index": at, "relevance_score": float(scores[at])} | ({"document": {TEXT: texts[at]}} if shown else {})
         for at in order
@@ -191,7 +193,7 @@ def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     if not all(isinstance(row, list) and len(row) in (1, 2) for row in rows):
         raise InvalidRequest("'inputs' must be a text, a pair of texts, or a list of lists of one or two texts")
     rows = [_strings(row, "inputs") for row in rows]
-    options = _given(body, _CUT) | ({"function_to_apply": "none"} if body.get("raw_scores") is True else {})
+    options = _given(body, _CUT) | ({"function_to_apply": "none"} if flag(body, "raw_scores", False) else {})
     found: list[Any] = [None] * len(rows)
     for size in (1, 2):
         indices = [at for at, row in enumerate(rows) if len(row) == size]
@@ -335,11 +337,11 @@ def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("truncation") in (False, "do_not_truncate"):
         del found["truncation"]
         found["truncate"] = False
-    for name in [*_NEUTRAL, *_COUNTS]:
+    for name in [*NEUTRAL, *COUNTS]:
         if name not in found:
             continue
         value = found.pop(name)
-        known = _NEUTRAL.get(name)
+        known = NEUTRAL.get(name)
         if (value not in known) if known else type(value) is not int:
             raise InvalidRequest(f"the parameter '{name}' is {orjson.dumps(value).decode()}, which is not supported")
     return found
@@ -400,7 +402,7 @@ def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedMod
 def _classified(spec: ModelSpec, scores: Array, options: Mapping[str, Any], inputs: Any) -> Any:
     """The labels in the form that transformers' pipeline gives them, which follows from `top_k` and the inputs."""
     rows = [_labelled(spec, row) for row in scores]
-    if options.get("return_all_scores") is True and "top_k" not in options:
+    if flag(options, "return_all_scores", False) and "top_k" not in options:
         order = {label: at for at, label in enumerate(spec.outputs[SCORES].labels or ())}
         return [sorted(row, key=lambda each: order.get(each["label"], 0)) for row in rows]
     if "top_k" in options:
@@ -413,13 +415,14 @@ def _classified(spec: ModelSpec, scores: Array, options: Mapping[str, Any], inpu
 def _ranked(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Mapping[str, Any]) -> Any:
     _refuse_unknown(body, MEMBERS["/rerank"])
     texts = _strings(_list(body, "texts"), "texts")
-    options = _given(body, _CUT)
+    options = _given(body, _CUT | {"prompt_name"})
     if _OPTIONS in model.spec.inputs:
         options["raw_scores"] = True
     scores, _ = _scores(front_end, environ, model, body, texts, options)
-    if _OPTIONS in model.spec.inputs and body.get("raw_scores") is not True:
+    raw = flag(body, "raw_scores", False)
+    if _OPTIONS in model.spec.inputs and not raw:
         scores = 1 / (1 + np.exp(-np.clip(scores, -80, 80)))
-    with_text = body.get("return_text") is True
+    with_text = flag(body, "return_text", False)
     return [
         {"index": at, SCORE: float(scores[at])} | ({TEXT: texts[at]} if with_text else {}) for at in _best_first(scores)
     ]
@@ -438,7 +441,7 @@ def embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     body = read_object(front_end, environ)
     _refuse_unknown(body, MEMBERS["/v1/embeddings"])
     texts = _texts_or_ids(body, "input")
-    form = body.get("encoding_format", "float")
+    form = body.get("encoding_format") or "float"
     if form not in ("float", "base64"):
         raise InvalidRequest(f"'encoding_format' is {form!r}, expected 'float' or 'base64'")
     model, name, output = _embedding_model(front_end, _name(body), texts)
@@ -670,6 +673,14 @@ def _name(body: Mapping[str, Any]) -> str:
     if not isinstance(name, str):
         raise InvalidRequest("'model' is not a string")
     return name
+
+
+def flag(body: Mapping[str, Any], member: str, default: bool) -> bool:
+    """A member that is true or false; `default` where there is none, or null. Raises InvalidRequest."""
+    value = body.get(member)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequest(f"'{member}' must be true or false")
+    return default if value is None else value
 
 
 def _list(body: Mapping[str, Any], member: str) -> list[Any]:

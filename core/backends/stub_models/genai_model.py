@@ -26,15 +26,34 @@ _MOST_STOPS = 16
 # Characters of a grammar: the library compiles it while others wait.
 _MOST_GUIDANCE = 1 << 16
 _MOST_CANDIDATES = 20
-# The options that are read, and those that change no answer.
+# The options that are read, and those that change no answer. docs/lists.py reads these tables.
 _KNOWN = {
-    *("max_tokens", "max_completion_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed", "adapter"),
-    *("stop", "stop_token_ids", "include_stop_str_in_output", "logprobs", "stream"),
-    *("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+    "max_tokens",
+    "max_completion_tokens",
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "repetition_penalty",
+    "seed",
+    "adapter",
+    "stop",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "logprobs",
+    "stream",
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
 }
+_WITHOUT_EFFECT = {"user", "metadata", "safety_identifier", "prompt_cache_key"}
 # What the library cannot do, with the values that ask for nothing.
 _UNSUPPORTED = {
+    "store": False,
+    "service_tier": "auto",
     "frequency_penalty": 0,
     "presence_penalty": 0,
     "min_p": 0,
@@ -144,7 +163,11 @@ class TritonPythonModel:
     def _options(self, asked):
         search = self._search
         temperature = asked.number("temperature", 0, 100)
-        samples = search.get("do_sample", False) if temperature is None else temperature > 0
+        samples = asked.flag("do_sample", None)
+        if samples is None:
+            samples = search.get("do_sample", False) if temperature is None else temperature > 0
+        elif samples and temperature == 0:
+            raise ValueError("'do_sample' is true, and 'temperature' 0: the likeliest token is no sample")
         seed = asked.integer("seed", -(2**63), 2**64)
         adapter = asked.text("adapter")
         if adapter and adapter not in self._decoder.adapter_names:
@@ -289,7 +312,7 @@ class Asked:
             if values.get(name) not in (None, nothing):
                 raise ValueError(f"'{name}' is not supported: leave it out")
         for name, value in sampling.items():
-            if value is not None and name not in _KNOWN and name not in _UNSUPPORTED:
+            if value is not None and name not in _KNOWN | _WITHOUT_EFFECT and name not in _UNSUPPORTED:
                 raise ValueError(f"'{name}' is not supported: leave it out")
 
     def number(self, name, least, most):
@@ -314,8 +337,11 @@ class Asked:
             raise ValueError(f"'{name}' is {value!r}: it must be a text")
         return value or ""
 
-    def flag(self, name):
-        return self._values.get(name) is True
+    def flag(self, name, default=False):
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise ValueError(f"'{name}' is {value!r}: it must be true or false")
+        return default if value is None else value
 
     def tokens(self, name, most):
         value = self._values.get(name) or []

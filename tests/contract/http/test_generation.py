@@ -18,10 +18,12 @@ from huggingface_hub.errors import BadRequestError
 from tokenizers import Tokenizer
 from tritonclient.grpc import InferenceServerClient, InferInput
 
+from docs.lists import generation_options
 from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.genai_folders import WORDS, word_ids, write_adapter, write_counter
 from tests.waiting import until
+from trident.core.http.completions import MEMBERS
 
 # One sequence at a time: a second one begins when the first has ended.
 ONE = 'backend: "genai" parameters { key: "max_sequences" value { string_value: "1" } }'
@@ -219,6 +221,57 @@ def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, A
     assert message in caught.value.body["message"]
 
 
+# What the bodies of OpenAI's routes have, by openai 3.57, and what vLLM adds.
+DOCUMENTED = {
+    "/completions": """best_of echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop
+        stream stream_options suffix temperature top_p user""",
+    "/chat/completions": """audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens
+        max_tokens metadata modalities moderation n parallel_tool_calls prediction presence_penalty prompt_cache_key
+        prompt_cache_options prompt_cache_retention reasoning_effort response_format safety_identifier seed service_tier
+        stop store stream stream_options temperature tool_choice tools top_logprobs top_p user verbosity
+        web_search_options""",
+}
+VLLM = """use_beam_search top_k min_p repetition_penalty length_penalty stop_token_ids ignore_eos
+    include_stop_str_in_output
+    min_tokens skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens prompt_logprobs
+    allowed_token_ids bad_words echo add_generation_prompt continue_final_message add_special_tokens documents
+    chat_template chat_template_kwargs media_io_kwargs mm_processor_kwargs structured_outputs guided_decoding_backend
+    guided_whitespace_pattern structural_tag priority request_id return_tokens_as_token_ids return_token_ids cache_salt
+    kv_transfer_params vllm_xargs include_reasoning thinking_token_budget logits_processors prompt_embeds"""
+
+
+@pytest.mark.parametrize("route", DOCUMENTED)
+def test_members_that_cannot_be_honoured_are_refused_by_name(client: Any, route: str) -> None:
+    options = generation_options()
+    known = {*MEMBERS[f"/v1{route}"], *options["_KNOWN"], *options["_WITHOUT_EFFECT"]}
+    asked = {"messages": [{"role": "user", "content": "one"}]} if "chat" in route else {"prompt": " one"}
+    others = {*DOCUMENTED[route].split(), *VLLM.split(), "messages", "prompt", "nonsense"} - known
+    for name in sorted(others):
+        with pytest.raises(openai.BadRequestError, match=f"'{name}' is not supported"):
+            client.post(route, body={"model": "counter", **asked, name: 3}, cast_to=object)
+    for name, value in options["_UNSUPPORTED"].items():
+        client.post(route, body={"model": "counter", **asked, name: value, "max_tokens": 1}, cast_to=object)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_logprobs": 2}, "'top_logprobs' needs 'logprobs' to be true"),
+        ({"max_tokens": 2, "max_completion_tokens": 3}, "'max_tokens' and 'max_completion_tokens' differ"),
+        ({"stream_options": {"continuous_usage_stats": True}}, "'continuous_usage_stats' of 'stream_options' is not"),
+        ({"stream_options": True}, "'stream_options' must be an object"),
+        ({"stream": "yes"}, "'stream' must be true or false"),
+        ({"include_stop_str_in_output": "yes"}, "'include_stop_str_in_output' is 'yes': it must be true or false"),
+        ({"do_sample": True, "temperature": 0}, "the likeliest token is no sample"),
+    ],
+)
+def test_members_without_a_meaning_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
+    body = {"model": "counter", "messages": [{"role": "user", "content": "one"}], **options}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/chat/completions", body=body, cast_to=object)
+    assert message in caught.value.body["message"]
+
+
 NUMBER = {"type": "object", "properties": {"a": {"enum": [7]}}, "required": ["a"], "additionalProperties": False}
 DATE = '"date" is \\ "é"\n'
 
@@ -341,7 +394,11 @@ def test_platforms_accept_requests_for_text_generation_containers(server: Server
     assert requests.post(url, json=several).json() == [[{"generated_text": text}] for text in texts]
     twice = {"inputs": " one", "parameters": {"max_new_tokens": 1, "num_return_sequences": 2, "do_sample": False}}
     assert requests.post(url, json=twice).json() == [{"generated_text": " two"}] * 2
-    for name in ("details", "max_length", "ignore_eos"):
+    sampled = {"do_sample": True, "max_new_tokens": 40, "seed": 3, "temperature": 50, "top_k": 300}
+    assert requests.post(url, json={"inputs": " one", "parameters": sampled}).json() != [
+        {"generated_text": "".join(f" {word}" for word in WORDS[1:])}
+    ]
+    for name in ("details", "max_length", "ignore_eos", "tools", "n"):
         refused = requests.post(url, json={"inputs": " one", "parameters": {name: True}})
         assert (refused.status_code, f"'{name}' is not supported" in refused.json()["error"]) == (400, True)
     chat = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 2}

@@ -20,6 +20,7 @@ from tests.hub_folders import LONGEST, head_of, ids_of, mean_of, write_folder
 from tests.text_answers import RECORDED, Row
 from tests.text_answers import write_folder as write_recorded
 from tests.unit.backend_serving import parameter
+from trident.core.http.text_routes import MEMBERS
 from trident.core.inference.tensors import Array
 
 LABELS = ("POSITIVE", "NEGATIVE")
@@ -193,9 +194,43 @@ def test_predict_takes_texts_and_pairs(server: ServerProcess, inputs: Any, texts
         assert row[0]["score"] >= row[1]["score"]
 
 
+# What the bodies of these routes have in the servers that they are for, by route: OpenAI, vLLM and text-embeddings-
+# inference; Cohere's v1 and v2, Jina AI, vLLM and infinity.
+DOCUMENTED = {
+    "/v1/embeddings": """input dimensions encoding_format model user add_special_tokens truncate_prompt_tokens priority
+        request_id mm_processor_kwargs messages normalize use_activation embed_dtype endianness cache_salt input_type
+        modality task late_chunking embedding_type""",
+    "/v1/rerank": """query documents top_n return_documents rank_fields max_chunks_per_doc max_tokens_per_doc priority
+        relevant_spans truncate truncation raw_scores truncate_prompt_tokens use_activation activation softmax
+        mm_processor_kwargs add_special_tokens request_id""",
+    "/embed": "inputs dimensions normalize prompt_name truncate truncation_direction texts",
+    "/predict": "inputs raw_scores truncate truncation_direction texts",
+    "/rerank": "query texts raw_scores return_text truncate truncation_direction top_n",
+    "/similarity": "inputs parameters prompt_name normalize",
+}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/embeddings": {"model": "embedder", "input": "cat"},
+    "/v1/rerank": {"query": "a", "documents": ["b"]},
+    "/embed": {"inputs": "cat"},
+    "/predict": {"inputs": "cat", "model": "classifier"},
+    "/rerank": {"query": "a", "texts": ["b"]},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+}
+
+
+@pytest.mark.parametrize("route", [*MEMBERS, "/v2/rerank"])
+def test_members_that_cannot_be_honoured_are_refused_by_name(server: ServerProcess, route: str) -> None:
+    table = route.replace("v2", "v1")
+    for name in sorted({*DOCUMENTED[table].split(), "nonsense"} - MEMBERS[table]):
+        status, _, body = server.request("POST", route, json.dumps({**BODIES[table], name: 3}).encode())
+        assert (status, f"'{name}' is not supported here" in body.decode()) == (400, True), name
+
+
 @pytest.mark.parametrize(
     ("path", "options", "message"),
     [
+        ("/rerank", {"query": "a", "texts": ["b"], "raw_scores": 1}, "'raw_scores' must be true or false"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "return_documents": "no"}, "must be true or false"),
         ("/embed", {"inputs": ["cat", ""]}, "item 1 of 'inputs' cannot be an empty string"),
         ("/embed", {"inputs": "cat " * 99, "truncate": False}, "more than the 32 tokens that the model takes"),
         ("/embed", {"inputs": "cat", "truncation_direction": "up"}, 'is "up", not one of left, right'),
@@ -236,6 +271,8 @@ def test_options_of_embed_are_honoured(server: ServerProcess) -> None:
 def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProcess) -> None:
     logits = {text: (mean_of("who", text) @ head_of(1)).item() for text in ("anna", "cat")}
     asked = {"query": "who", "documents": list(logits)}
+    (result,) = server.json("POST", "/v1/rerank", {"query": "who", "documents": ["cat"], "raw_scores": True})["results"]
+    assert result["relevance_score"] == pytest.approx(logits["cat"], rel=1e-4)
     for path, shows in (("/v1/rerank", True), ("/v2/rerank", False), ("/rerank", False)):
         more = {"return_documents": True} if path == "/rerank" else {}
         results = server.json("POST", path, {**asked, **more})["results"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from tests.text_answers import RECORDED, ROWS, Row, write_folder
 from tests.unit.backend_serving import config_of, parameter, serving_version, strings
 from trident.core.backends.text.backend import TextBackend
-from trident.core.backends.text.tasks import TASKS
 from trident.core.errors import InvalidRequest
 from trident.core.inference.tensors import Array
 
@@ -94,14 +92,6 @@ def test_answer_is_that_of_the_authors_library(tmp_path: Path, row: Row) -> None
 def test_every_row_is_recorded() -> None:
     assert ANSWERS.keys() == {row.name for row in ROWS}
     assert not np.isnan([each for row in ANSWERS["mean"]["answer"] for each in row]).any()
-
-
-def test_page_lists_the_options_of_each_task() -> None:
-    page = (RECORDED.parents[2] / "docs" / "text-models.md").read_text()
-    for name, task in TASKS.items():
-        (row,) = re.findall(rf"^\| `{name.value}` \| (`[a-z_]+`[^|]*) \|$", page, re.MULTILINE)
-        named = set(re.findall(r"`([a-z_]+)`", re.sub(r"\(.*?\)", "", row)))
-        assert named == task.options.keys(), name
 
 
 def test_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
