@@ -8,6 +8,7 @@ Source: docs/text-models.md; `apply_chat_template` of transformers; OpenAI's API
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -35,7 +36,7 @@ MEMBERS = frozenset(
 )
 """The members of a body that make the prompt of a chat."""
 # Without a template of the model's own.
-_PLAIN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+_PLAIN_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content or '' }}\n{% endfor %}assistant:"
 # Ends the message that is continued, to find its end in what the template makes of it.
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -48,17 +49,29 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
     given = body.get("messages")
     if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
         raise InvalidRequest("'messages' must be a list of objects with 'role' and 'content'")
-    messages = [_message(message, at) for at, message in enumerate(given)]
+    source = chosen_template(model, parameters, body)
+    try:
+        template, takes_parts = _compiled(source)
+    except Exception as error:  # whatever the library raises
+        raise InvalidRequest(f"the chat template of model '{model}' cannot be read: {error}") from error
+    messages = [_message(message, at, takes_parts) for at, message in enumerate(given)]
     tools, documents = _objects(body, "tools"), _objects(body, "documents")
     more = body.get("chat_template_kwargs")
     if more is not None and not isinstance(more, dict):
         raise InvalidRequest("'chat_template_kwargs' must be an object")
+    shown = {"tools": body.get("tool_choice") != "none" and tools, "documents": documents, **(more or {})}
+    for name, value in shown.items():
+        # A template may show calls of tools without the tools.
+        if value and not re.search("tool" if name == "tools" else rf"\b{re.escape(name)}\b", source):
+            raise InvalidRequest(
+                f"'{name}' has no effect: the chat template of model '{model}' does not read it",
+                hint="leave it out, or give the model a chat_template that does",
+            )
     continues = flag(body, "continue_final_message", False)
     begins = flag(body, "add_generation_prompt", not continues)
     if continues and begins:
         raise InvalidRequest("'continue_final_message' and 'add_generation_prompt' are not possible together")
     flag(body, "parallel_tool_calls", True)
-    source = chosen_template(model, parameters, body)
     values: dict[str, Any] = {name: parameters[name] for name in _TOKENS if name in parameters}
     values |= {
         "messages": messages,
@@ -67,16 +80,14 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
         "add_generation_prompt": begins,
         **(more or {}),
     }
-    last = messages[-1].get("content")
+    last = ""
     if continues:
-        if not isinstance(last, str):
-            raise InvalidRequest("'continue_final_message' is true, and the last message has no text")
-        messages[-1] = {**messages[-1], "content": last + _CONTINUED}
+        messages[-1], last = _marked(messages[-1])
     try:
-        text = str(_compiled(source).render(**values))
+        text = str(template.render(**values))
     except Exception as error:  # whatever a template raises
         raise InvalidRequest(f"the chat template of model '{model}' refuses the messages: {error}") from error
-    return _until_continued(model, text) if continues else text
+    return _until_continued(model, text, last) if continues else text
 
 
 def chosen_template(model: str, parameters: Mapping[str, str], body: Mapping[str, Any]) -> str:
@@ -94,27 +105,43 @@ def chosen_template(model: str, parameters: Mapping[str, str], body: Mapping[str
     return parameters.get(_TEMPLATE) or _PLAIN_TEMPLATE
 
 
-def _until_continued(model: str, text: str) -> str:
-    """`text` up to the end of the message that is continued. Templates may strip its space."""
+def _marked(message: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The message with a mark at the end of its text, and the text. Raises InvalidRequest if it has none."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": content + _CONTINUED}, content
+    if not content:
+        raise InvalidRequest("'continue_final_message' is true, and the last message has no text")
+    text = content[-1]["text"]
+    return {**message, "content": [*content[:-1], {**content[-1], "text": text + _CONTINUED}]}, text
+
+
+def _until_continued(model: str, text: str, last: str) -> str:
+    """`text` up to the end of the `last` message, which is continued. Templates may strip its space."""
     end = text.rfind(_CONTINUED.strip())
-    if end < 0:
-        raise InvalidRequest(f"the chat template of model '{model}' does not end with the last message")
+    if end < 0 or last.strip() not in text:
+        raise InvalidRequest(f"the chat template of model '{model}' does not end with the last message as it is")
     return text[:end] if text[end:].startswith(_CONTINUED) else text[:end].rstrip()
 
 
-def _message(message: Mapping[str, Any], at: int) -> dict[str, Any]:
-    """The message with its parts of text as one text, and the arguments of calls as objects.
+def _message(message: Mapping[str, Any], at: int, takes_parts: bool) -> dict[str, Any]:
+    """The message with the arguments of calls as objects, and unless the template `takes_parts`, with one text.
 
-    Raises InvalidRequest for other parts, such as images.
+    Raises InvalidRequest for other parts than text, such as images.
     """
     content = message.get("content")
+    if not isinstance(message.get("role"), str):
+        raise InvalidRequest(f"'role' of message {at} must be a text, such as user")
     if isinstance(content, list):
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
             raise InvalidRequest(f"'content' of message {at} has a part that is not text, which no model takes here")
-        content = "".join(part["text"] for part in content)
+        if not takes_parts:
+            content = "".join(part["text"] for part in content)
     elif not isinstance(content, str | None):
         raise InvalidRequest(f"'content' of message {at} must be a text or a list of parts")
-    made = {**message, "role": str(message.get("role", "user")), "content": content}
+    made = dict(message)
+    if "content" in message:
+        made["content"] = content
     if isinstance(calls := message.get("tool_calls"), list):
         made["tool_calls"] = [_call(call, at) for call in calls]
     return made
@@ -139,7 +166,8 @@ def _objects(body: Mapping[str, Any], member: str) -> list[dict[str, Any]] | Non
 
 
 @lru_cache(maxsize=32)
-def _compiled(source: str) -> Any:
+def _compiled(source: str) -> tuple[Any, bool]:
+    """The template, and whether it takes contents in parts."""
     # Jinja is imported by the first chat.
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import CallBlock, Node
@@ -165,7 +193,39 @@ def _compiled(source: str) -> Any:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(source)
+    return environment.from_string(source), _takes_parts(environment.parse(source))
+
+
+def _takes_parts(template: Any) -> bool:
+    """True if the template goes through the content of a message, or chooses from it, as if it were a list."""
+    from jinja2 import nodes
+
+    names = {"content"}
+
+    def is_content(node: nodes.Node) -> bool:
+        while isinstance(node, nodes.Filter) and node.node is not None:
+            node = node.node
+        if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+            node = node.node
+        if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const):
+            return bool(node.arg.value == "content")
+        named = isinstance(node, nodes.Name) and node.name in names
+        return named or (isinstance(node, nodes.Getattr) and node.attr == "content")
+
+    for assigned in template.find_all(nodes.Assign):
+        if isinstance(assigned.target, nodes.Name) and is_content(assigned.node):
+            names.add(assigned.target.name)
+    if any(is_content(loop.iter) for loop in template.find_all(nodes.For)):
+        return True
+    chosen = [each for each in template.find_all(nodes.Filter) if each.name in ("selectattr", "rejectattr", "map")]
+    read = [each.node for each in template.find_all(nodes.Getattr) if each.attr == "text"]
+    read += [
+        each.node
+        for each in template.find_all(nodes.Getitem)
+        if isinstance(each.arg, nodes.Const) and each.arg.value == "text"
+    ]
+    of_parts = [each for each in read if isinstance(each, nodes.Getitem)]
+    return any(each.node is not None and is_content(each.node) for each in (*chosen, *of_parts))
 
 
 def _to_json(

@@ -101,8 +101,8 @@ ROUTES: tuple[Route, ...] = (
     Route("text_root", ("/",), "inference", BOTH, completions.at_the_root, refusal_mime=TEXT, open_get=True),
     Route("text_info", ("/info",), "metadata", GET, text_routes.info),
     Route("text_similarity", ("/similarity",), "inference", POST, text_routes.similarity),
-    Route("responses", ("/v1/responses",), "inference", POST, text_routes.other_apis),
-    Route("messages", ("/v1/messages",), "inference", POST, text_routes.other_apis),
+    Route("responses", ("/v1/responses",), "inference", POST, text_routes.other_apis, openai_errors=True),
+    Route("messages", ("/v1/messages",), "inference", POST, text_routes.other_apis, openai_errors=True),
     *(
         Route(f"text_{name}", (f"/{name}",), "inference", POST, text_routes.not_here)
         for name in text_routes.NOT_SUPPORTED

@@ -14,6 +14,7 @@ transformers' pipelines.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
@@ -31,7 +32,7 @@ from trident.core.http.dataplane import off_hub, read_body, run, run_many
 from trident.core.http.errors import HttpError, RouteNotFound, error_document, extra_headers, log_error
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT as TEXT_PLAIN
-from trident.core.http.reply import Environ, Reply, json_reply, text_reply
+from trident.core.http.reply import Environ, Reply, header_of, json_reply, text_reply
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, Array, Buffer, bytes_array
@@ -53,7 +54,7 @@ MEMBERS: Mapping[str, frozenset[str]] = {
     "/v1/rerank": frozenset({"model", "query", "documents", "top_n", "return_documents", "raw_scores", "user"}),
     "/embed": _CUT | {"model", "inputs", "normalize", "dimensions", "prompt_name"},
     "/predict": _CUT | {"model", "inputs", "raw_scores"},
-    "/rerank": _CUT | {"model", "query", "texts", "raw_scores", "return_text", "prompt_name"},
+    "/rerank": _CUT | {"model", "query", "texts", "raw_scores", "return_text", "prompt_name", "top_n"},
     "/similarity": frozenset({"model", "inputs", "parameters"}),
 }
 """The members of the bodies of each route."""
@@ -70,6 +71,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "truncation": (True, "longest_first"),
     "use_cache": (True, False),
     "wait_for_model": (True, False),
+    "encoding_format": ("float",),
 }
 """What has no effect on an answer, with the values that have none."""
 COUNTS = ("batch_size", "num_workers")
@@ -239,7 +241,14 @@ def pipeline_at_the_root(front_end: HttpFrontEnd, environ: Environ, body: dict[s
         return json_reply(_ranked(front_end, environ, _model_with(front_end, _name(body), SCORE), body))
     name = _name(body)
     model = one_response(front_end.engine.model(name)) if name else _model_with(front_end, "", "")
-    return json_reply(_pipeline_answer(front_end, environ, model, body))
+    answer = _pipeline_answer(front_end, environ, model, body)
+    is_new = re.search("hf_hub/[1-9]", header_of(environ, "user-agent") or "")
+    if is_new and isinstance(answer, dict) and "labels" in answer:
+        # That client reads the labels of the Hub's own service, which has them in another form than the pipeline.
+        answer = [
+            {"label": label, SCORE: score} for label, score in zip(answer["labels"], answer["scores"], strict=True)
+        ]
+    return json_reply(answer)
 
 
 def other_apis(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -424,7 +433,8 @@ def _ranked(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body:
         scores = 1 / (1 + np.exp(-np.clip(scores, -80, 80)))
     with_text = flag(body, "return_text", False)
     return [
-        {"index": at, SCORE: float(scores[at])} | ({TEXT: texts[at]} if with_text else {}) for at in _best_first(scores)
+        {"index": at, SCORE: float(scores[at])} | ({TEXT: texts[at]} if with_text else {})
+        for at in _best_first(scores)[: _count(body, "top_n", len(texts))]
     ]
 
 
@@ -589,7 +599,8 @@ def _model_with(front_end: HttpFrontEnd, name: str, output: str) -> ServedModel:
             model = front_end.engine.model(ready)
         except ServerError:  # unloaded meanwhile
             continue
-        if TEXT in model.spec.inputs and (output in model.spec.outputs or not output):
+        takes_texts = TEXT in model.spec.inputs or model.spec.backend == TEXT_BACKEND
+        if takes_texts and (output in model.spec.outputs or not output):
             found.append(model)
     if len(found) != 1:
         names = ", ".join(model.spec.name for model in found[:10])

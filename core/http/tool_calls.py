@@ -1,14 +1,18 @@
 """The calls of tools in what a model writes, as OpenAI's `tool_calls`.
 
 How a model writes them follows from its chat template: Hermes and Qwen write `<tool_call>{…}</tool_call>`, Llama 3 an
-object, and Mistral a list. If a request wants a call, a grammar has the model write calls and nothing else.
-Source: docs/text-models.md; OpenAI's API reference; the chat templates of these models.
+object or calls of Python, and Mistral a list, or a name before its arguments. If a request wants a call, a grammar has
+the model write calls and nothing else.
+Source: docs/text-models.md; OpenAI's API reference; the chat templates of these models; what vLLM's parsers take.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import uuid
+import warnings
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
@@ -31,8 +35,9 @@ class CallForm(Enum):
 
 _DECODER = json.JSONDecoder()
 _END = "</tool_call>"
-# Special tokens are not in the text, so that an answer of these forms may begin with the JSON.
-_FIRST = {CallForm.LLAMA: "{", CallForm.MISTRAL: "["}
+# What stands between a name and its arguments in Mistral's newer form, and where Python's constants have other names.
+_SIGNS = re.compile(r"(\[CALL_ID\]\w*)?(\[ARGS\])?\s*")
+_CONSTANTS = {"true": True, "false": False, "null": None}
 # The members of a call: its name, and its arguments by either name.
 _ARGUMENTS = ("arguments", "parameters")
 
@@ -41,13 +46,21 @@ class Tools(NamedTuple):
     """What a request says of its tools: how calls are written, and their `names`.
 
     Unless it `is_parallel`, an answer has one call. `guide` is the JSON schema of an answer that has to be calls; None
-    leaves the model free.
+    leaves the model free. `has_short_ids`: the template takes ids of nine letters and digits only, as Mistral's do.
     """
 
     form: CallForm
     names: tuple[str, ...]
     is_parallel: bool
     guide: dict[str, Any] | None
+    has_short_ids: bool = False
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """What an answer begins with that is calls. Special tokens may be left out of the text."""
+        if self.form is CallForm.LLAMA:
+            return "{", "[", *(f"{name}.call(" for name in self.names)
+        return "[", *(name + sign for name in self.names for sign in ("{", " {", "[ARGS]", "[CALL_ID]"))
 
 
 def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools | None:
@@ -59,10 +72,11 @@ def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools |
     functions = {str(each["name"]): each for each in tools if isinstance(each, dict) and "name" in each}
     is_parallel = body.get("parallel_tool_calls") is not False
     choice = body.get("tool_choice")
+    has_short_ids = CallForm.MISTRAL.value in template
     if choice in (None, "auto", "none"):
         form = next((each for each in list(CallForm)[:3] if each.value in template), None)
         stays = form is None or not functions or choice == "none"
-        return None if stays or form is None else Tools(form, tuple(functions), is_parallel, None)
+        return None if stays or form is None else Tools(form, tuple(functions), is_parallel, None, has_short_ids)
     named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
     name = named.get("name") if isinstance(named, dict) else None
     if choice != "required" and name not in functions:
@@ -78,7 +92,7 @@ def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools |
             hint="send auto or none",
         )
     if name is not None:
-        return Tools(CallForm.ARGUMENTS, (name,), False, _parameters(functions[name])[0])
+        return Tools(CallForm.ARGUMENTS, (name,), False, _parameters(functions[name])[0], has_short_ids)
     calls: list[dict[str, Any]] = []
     shared: dict[str, Any] = {}
     for known, function in functions.items():
@@ -89,7 +103,8 @@ def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools |
         members = {"name": {"enum": [known]}, "parameters": schema}
         calls.append({"type": "object", "properties": members, "required": [*members], "additionalProperties": False})
     guide = {"type": "array", "minItems": 1, "items": {"anyOf": calls}, **({} if is_parallel else {"maxItems": 1})}
-    return Tools(CallForm.LIST, tuple(functions), is_parallel, guide | ({"$defs": shared} if shared else {}))
+    guide |= {"$defs": shared} if shared else {}
+    return Tools(CallForm.LIST, tuple(functions), is_parallel, guide, has_short_ids)
 
 
 def _parameters(function: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -109,6 +124,7 @@ class Calls:
         self._kept = ""
         self._is_first = True
         self.count = 0
+        self._beginnings = tools.beginnings
 
     def add(self, text: str) -> tuple[str, list[dict[str, Any]]]:
         """The content and the calls that are certain with the next piece, `text`."""
@@ -116,9 +132,7 @@ class Calls:
         form = self._tools.form
         calls: list[dict[str, Any]] = []
         if form is not CallForm.HERMES:
-            if form in _FIRST and self._is_first and self._is_content():
-                self._is_first = False
-            return ("", []) if self._is_first else (self._taken(len(self._kept)), [])
+            return self._taken(self._content_size()), []
         content = ""
         while (begin := self._kept.find(form.value)) >= 0 and (end := self._kept.find(_END, begin)) >= 0:
             call = self._call(self._kept[begin + len(form.value) : end])
@@ -147,20 +161,28 @@ class Calls:
             if call is not None:
                 return before.rstrip(), self._new(call)
             return ("", []) if self.count and not rest.strip() else (rest, [])
-        if not self._is_first:
+        before, mark, written = rest.partition(form.value)
+        if not self._is_first and not mark:
             return rest, []
-        written = rest.strip().removeprefix(form.value).strip()
-        calls = [_name_and_arguments(each, self._tools.names) for each in _listed(written)]
-        found = [each for each in calls if each is not None]
-        if not found or len(found) < len(calls):
+        content, written = (before, written) if mark else ("", before)
+        found = _calls(written.replace(form.value, " ").strip(), form, self._tools.names)
+        if not found or (content.strip() and self._is_first):
             return rest, []
-        return "", [made for each in found for made in self._new(each)]
+        return content.rstrip(), [made for each in found for made in self._new(each)]
 
-    def _is_content(self) -> bool:
-        """True once it is clear that the text does not begin as a call does."""
-        begun, form = self._kept.lstrip(), self._tools.form
-        marks = (form.value, _FIRST[form])
-        return bool(begun) and not any(begun.startswith(mark) or mark.startswith(begun) for mark in marks)
+    def _content_size(self) -> int:
+        """How many characters at the beginning are content for certain, and no part of a call."""
+        form, kept = self._tools.form, self._kept
+        if form in (CallForm.LIST, CallForm.ARGUMENTS):
+            return 0
+        begun = kept.lstrip()
+        marks = (form.value, *self._beginnings)
+        if self._is_first and (not begun or any(begun.startswith(mark) or mark.startswith(begun) for mark in marks)):
+            return 0
+        self._is_first = False
+        begin = kept.find(form.value)
+        size = begin if begin >= 0 else len(kept) - _overlap(kept, form.value)
+        return len(kept[:size].rstrip())
 
     def _taken(self, size: int) -> str:
         taken, self._kept = self._kept[:size], self._kept[size:]
@@ -177,7 +199,79 @@ class Calls:
             return []
         index, self.count = self.count, self.count + 1
         function = {"name": call[0], "arguments": call[1]}
-        return [{"index": index, "id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}]
+        made = uuid.uuid4().hex
+        name = made[:9] if self._tools.has_short_ids else f"call_{made}"
+        return [{"index": index, "id": name, "type": "function", "function": function}]
+
+
+def _calls(text: str, form: CallForm, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The names and arguments in a text that is calls; [] if any of it is none."""
+    if form is CallForm.MISTRAL and not text.startswith("["):
+        return _named(text, names)
+    listed = _listed(text)
+    if form is CallForm.LLAMA and not listed:
+        return _of_python(text, names)
+    found = [_name_and_arguments(each, names) for each in listed]
+    return [] if None in found else [each for each in found if each is not None]
+
+
+def _named(text: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The calls in a text that has each name before its arguments, an object."""
+    found, at = [], 0
+    while at < len(text):
+        name = max((name for name in names if text.startswith(name, at)), key=len, default=None)
+        signs = _SIGNS.match(text, at + len(name)) if name else None
+        if name is None or signs is None or not text.startswith("{", signs.end()):
+            return []
+        try:
+            arguments, at = _DECODER.raw_decode(text, signs.end())
+        except (ValueError, RecursionError):
+            return []
+        found.append((name, orjson.dumps(arguments).decode()))
+        at = len(text) - len(text[at:].lstrip())
+    return found
+
+
+def _of_python(text: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The calls in a list of Python's calls, or in one of a method `call`, whose arguments are named constants."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes that Python does not know
+            parsed = ast.parse(text, mode="eval").body
+        calls = parsed.elts if isinstance(parsed, ast.List) else [parsed]
+        return [_of_call(call, names) for call in calls]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return []
+
+
+def _of_call(call: ast.expr, names: tuple[str, ...]) -> tuple[str, str]:
+    """The name and the arguments of one call. Raises ValueError or TypeError for anything else."""
+    if not isinstance(call, ast.Call) or call.args:
+        raise ValueError
+    function = call.func
+    if isinstance(function, ast.Attribute) and function.attr == "call":
+        function = function.value
+    if not isinstance(function, ast.Name) or function.id not in names:
+        raise ValueError
+    arguments = {keyword.arg or "": _constant(keyword.value) for keyword in call.keywords}
+    if "" in arguments:
+        raise ValueError
+    return function.id, json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+
+
+def _constant(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _CONSTANTS:
+        return _CONSTANTS[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_constant(each) for each in node.elts]
+    if isinstance(node, ast.Dict):
+        return {_key(key): _constant(value) for key, value in zip(node.keys, node.values, strict=True)}
+    return ast.literal_eval(node)
+
+
+def _key(node: ast.expr | None) -> str:
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        raise ValueError
+    return node.value
 
 
 def _listed(text: str) -> list[Any]:
@@ -198,7 +292,7 @@ def _name_and_arguments(call: object, names: tuple[str, ...]) -> tuple[str, str]
     """The name and the arguments, as JSON, of a call of one of `names`; None for anything else."""
     if not isinstance(call, dict) or call.get("name") not in names:
         return None
-    given = [call[name] for name in _ARGUMENTS if name in call]
+    given = [call[name] for name in _ARGUMENTS if name in call] or [{}] * (len(call) == 1)
     if len(given) != 1 or not isinstance(given[0], dict):
         return None
     return call["name"], orjson.dumps(given[0]).decode()

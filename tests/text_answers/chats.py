@@ -82,7 +82,105 @@ MACROS = """{%- macro shown(tool) -%}
 {%- endmacro -%}
 {% for t in tools %}{{ shown(t.function) }}: {{ t.function.description }}{% endfor %}"""
 
+PARTS = [
+    {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+    {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": " two"}]},
+    {"role": "assistant", "content": "three"},
+]
+SHOWN = """{% macro shown(content) %}{% if content is string %}{{ content | trim }}{% else %}{% for part in content -%}
+{% if part.type == 'text' %}[{{ part.text }}]{% endif %}{% endfor %}{% endif %}{% endmacro -%}
+{% for m in messages %}<{{ m.role }}>{{ shown(m.content) }}{% endfor %}"""
+SELECTED = """{% for m in messages %}{% if m['content'] is string %}{{ m['content'] }}{% else -%}
+{{ m['content'] | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('+') }}{% endif %}
+|{% endfor %}"""
+# A macro that calls itself and another one, as templates do that write a JSON schema in another language.
+NESTED = """{%- macro kind(p) -%}
+{%- if p.type is string and p.type in ('string', 'integer') -%}{{ {'string': 'text', 'integer': 'int'}[p.type] }}
+{%- elif p.type == 'array' -%}{{ kind(p['items']) }}[]
+{%- elif p.type == 'object' -%}{{ '{' }}{{ fields(p) }}{{ '}' }}
+{%- else -%}any{%- endif -%}
+{%- endmacro -%}
+{%- macro fields(o) -%}
+{%- for name, p in o.properties | dictsort -%}{{ name }}{{ '' if name in (o.required or []) else '?' }}: {{ kind(p) }}
+{{- ', ' if not loop.last }}{%- endfor -%}
+{%- endmacro -%}
+{% for t in tools %}{{ t.function.name }}({{ fields(t.function.parameters) }}) {% endfor %}"""
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "when": {"type": "string"},
+        "at": {"type": "object", "properties": {"x": {"type": "integer"}, "all": {"type": "array", "items": {}}}},
+        "names": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["when"],
+}
+DEEP = [{"type": "function", "function": {"name": "find", "parameters": SCHEMA}}]
+# Thinks are shown for what was said after the last question only.
+THINKING = """{%- set ns = namespace(last=-1, many=false) -%}
+{%- for m in messages[::-1] -%}{%- if m.role == 'user' and ns.last < 0 -%}
+{%- set ns.last = (messages | length - 1) - loop.index0 -%}{%- endif -%}{%- endfor -%}
+{%- for m in messages -%}
+{%- set content = m.content if m.content is string else '' -%}
+{%- if '</t>' in content -%}{%- set thought = content.split('</t>')[0].rstrip('\n').split('<t>')[-1].lstrip('\n') -%}
+{%- set content = content.split('</t>')[-1].lstrip('\n') -%}{%- else -%}{%- set thought = none -%}{%- endif -%}
+{{- '<' ~ m.role ~ '>' -}}
+{%- if thought is not none and loop.index0 > ns.last -%}{{ '(' + thought + ')' }}{%- endif -%}{{ content + '\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}<assistant>{{ '' if enable_thinking is not defined or enable_thinking else '()' }}
+{%- endif -%}"""
+THOUGHT = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "<t>\nfirst\n</t>\n\nb"},
+    {"role": "user", "content": "c"},
+    {"role": "assistant", "content": "<t>\nsecond\n</t>\n\nd"},
+]
+RESULTS = """{% for m in messages %}{% if m.role == 'tool' -%}
+{% if loop.index0 == 0 or messages[loop.index0 - 1].role != 'tool' %}<results>{% endif %}
+{{ m.content if m.content is string else m.content | map(attribute='text') | join(', ') }};
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}</results>{% endif %}
+{% else %}{{ m.role }}{{ ': ' ~ m.content if m.content is defined and m.content is not none }}
+{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson(indent=1) }}{% endfor %}
+{% endif %}{% endfor %}"""
+CALLS = [
+    {"role": "user", "content": "how warm?"},
+    {
+        "role": "assistant",
+        "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"b": [1, {"c": None}], "é": "<"}}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "a", "content": "21"},
+    {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "22"}, {"type": "text", "text": "23"}]},
+]
+STRICT = """{{ bos_token }}{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}
+{% set first = messages[0].content %}{% else %}{% set rest = messages %}{% set first = '' %}{% endif %}
+{% for m in rest %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('not in turn') }}{% endif %}
+{% if loop.first and first %}[{{ first | trim }}]{% endif -%}
+{{ m.content | replace('n', 'N') | title if loop.last else m.content }}
+{{- loop.cycle('/', '-') }}{% endfor %}"""
+BLOCKS = """{%- if tools is defined and tools -%}
+{{ tools | map(attribute='function') | map(attribute='name') | sort | join('|') }}
+{%- endif -%}{%- for m in messages | rejectattr('role', 'equalto', 'system') | list -%}
+{%- filter upper -%}{{ m.role }}{%- endfilter -%}:{{ '%s' | format(m.content) }}{{ "\n" }}{%- endfor -%}
+{%- for group in messages | groupby('role') -%}{{ group.grouper }}={{ group.list | length }};{%- endfor -%}
+{%- set found = messages | selectattr('role', 'in', ['system', 'developer']) | first | default({}, true) -%}
+{{ found.content | default('no', true) | trim | e }}"""
+
 CHATS: Mapping[str, Chat] = {
+    "parts in a macro": Chat(SHOWN, PARTS),
+    "parts that are chosen": Chat(SELECTED, PARTS),
+    "parts of the first": Chat("{{ messages[0].content[0].text }}{{ messages[1]['content'][-1]['text'] }}", PARTS),
+    "parts, continued": Chat(SHOWN, PARTS[:2], {"continue_final_message": True}),
+    "macros that call each other": Chat(NESTED, HI, {"tools": DEEP}),
+    "thoughts": Chat(THINKING, THOUGHT),
+    "no thoughts": Chat(THINKING, THOUGHT[:3], {"chat_template_kwargs": {"enable_thinking": False}}),
+    "results of tools": Chat(RESULTS, CALLS, {"tools": TOOLS}),
+    "turns": Chat(STRICT, TALK),
+    "filters": Chat(BLOCKS, TALK, {"tools": TOOLS}),
+    "documents and tools by name": Chat(
+        {"default": "d", "rag": "{{ documents | map(attribute='title') | join }}", "tool_use": "t"},
+        HI, {"documents": [{"title": "a"}, {"title": "b"}], "chat_template": "rag"},
+    ),
     "marked": Chat(MARKED, TALK),
     "marked without prompt": Chat(MARKED, TALK, {"add_generation_prompt": False}),
     "instructed": Chat(INSTRUCTED, TALK),

@@ -385,10 +385,16 @@ def _guides(name, value):
         raise ValueError(f"'{name}' is {value!r}: it must be an object")
     if name == "response_format":
         kind, schema = value.get("type"), value.get("json_schema")
-        if kind not in ("text", "json_object", "json_schema"):
-            raise ValueError(f"'response_format' has the type {kind!r}: it may be text, json_object or json_schema")
+        known = {"text": (), "json_object": ("value",), "json": ("value",), "regex": ("value",)}
+        known["json_schema"] = ("json_schema",)
+        if kind not in known:
+            raise ValueError(f"'response_format' has the type {kind!r}: it may be {', '.join(known)}")
+        if others := sorted(key for key in value.keys() - {"type", *known[kind]} if value[key] is not None):
+            raise ValueError(f"'response_format' of the type {kind} has '{others[0]}', which is not supported")
         if kind == "json_schema":
             return [("json", schema.get("schema", True) if isinstance(schema, dict) else None)]
+        if value.get("value") is not None or kind in ("json", "regex"):  # as text-generation-inference has it
+            return [("regex" if kind == "regex" else "json", value.get("value"))]
         value = {"json_object": kind == "json_object"}
     found = [(kind, each) for kind, each in value.items() if each is not None and each is not False]
     for kind, _ in found:
@@ -937,4 +943,12 @@ class Decoder:
         _log.error("decoding failed: %s", error)
         for sequence in sequences:
             sequence.finish_reason = "error"
-            sequence.answer.fail(str(error))
+            if sequence.options.guidance:
+                reason = str(error).splitlines()[0]
+                sequence.answer.fail(
+                    f"ONNX Runtime GenAI {og.__version__} cannot go on with this grammar: {reason}; characters that "
+                    "are several tokens are one cause: leave them out of what has to be written as it is",
+                    pb_utils.TritonError.UNSUPPORTED,
+                )
+            else:
+                sequence.answer.fail(str(error))

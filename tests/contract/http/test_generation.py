@@ -207,6 +207,11 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
                 ("response_format", {"type": "yaml"}, "'response_format' has the type 'yaml'"),
                 (
                     "response_format",
+                    {"type": "text", "value": 5},
+                    "of the type text has 'value', which is not supported",
+                ),
+                (
+                    "response_format",
                     {"type": "json_schema"},
                     "'response_format' cannot be read: it must be a JSON schema",
                 ),
@@ -283,6 +288,8 @@ DATE = '"date" is \\ "é"\n'
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": NUMBER}}}, '{"a":7}'),
         ({"guided_json": json.dumps(NUMBER)}, '{"a":7}'),
         ({"structured_outputs": {"json": NUMBER}}, '{"a":7}'),
+        ({"response_format": {"type": "json_object", "value": NUMBER}}, '{"a":7}'),
+        ({"response_format": {"type": "regex", "value": " nine( ten){2}"}}, " nine ten ten"),
         ({"guided_regex": " nine( ten){2}"}, " nine ten ten"),
         ({"guided_choice": [DATE]}, DATE),
         ({"guided_grammar": 'start: " six" tail\ntail: " two"'}, " six two"),
@@ -310,6 +317,18 @@ def test_tokens_that_are_parts_of_a_character_have_their_bytes(client: Any, stre
     chosen = [choice.logprobs for chunk in (chat if streams else [chat]) for choice in chunk.choices]
     content = [place for each in chosen if each for place in each.content or ()]
     assert b"".join(bytes(place.bytes) for place in content).decode().startswith(text)
+
+
+def test_a_grammar_that_the_library_loses_is_an_error_of_that_request_alone(client: Any) -> None:
+    asked = {"model": "counter", "prompt": " one"}
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(client.completions.create, **asked)
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.completions.create(**asked, extra_body={"guided_choice": ["\u20ac"]})
+        assert other.result().choices[0].text == "".join(f" {word}" for word in WORDS[1:])
+    assert caught.value.status_code == 501
+    assert "cannot go on with this grammar" in caught.value.body["message"]
+    assert client.completions.create(**asked, max_tokens=1).choices[0].text == " two"
 
 
 LOOK = {"type": "object", "properties": {"at": {"enum": [7]}}, "required": ["at"], "additionalProperties": False}

@@ -205,7 +205,7 @@ DOCUMENTED = {
         mm_processor_kwargs add_special_tokens request_id""",
     "/embed": "inputs dimensions normalize prompt_name truncate truncation_direction texts",
     "/predict": "inputs raw_scores truncate truncation_direction texts",
-    "/rerank": "query texts raw_scores return_text truncate truncation_direction top_n",
+    "/rerank": "query texts raw_scores return_text truncate truncation_direction",
     "/similarity": "inputs parameters prompt_name normalize",
 }
 BODIES: dict[str, dict[str, Any]] = {
@@ -280,6 +280,7 @@ def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProce
         assert {list(logits)[each["index"]]: each["relevance_score"] for each in results} == pytest.approx(
             {text: 1 / (1 + np.exp(-logit)) for text, logit in logits.items()}, rel=1e-4
         )
+    assert len(server.json("POST", "/rerank", {"query": "who", "texts": list(logits), "top_n": 1})) == 1
     found = server.json("POST", "/rerank", {"query": "who", "texts": list(logits), "raw_scores": True})
     assert {list(logits)[each["index"]]: each["score"] for each in found} == pytest.approx(logits, rel=1e-4)
 
@@ -297,6 +298,24 @@ def test_the_hubs_client_asks_the_address_of_a_server_with_one_model(tmp_path: P
         found = requests.post(f"http://127.0.0.1:{port}/invocations", json={"text_inputs": ["cat"]}).json()
         np.testing.assert_allclose(found["embedding"], [mean_of("cat")], rtol=1e-5)
         assert distances == pytest.approx([-np.linalg.norm(mean_of("cat") - mean_of("dog"))], rel=1e-5)
+
+
+def test_the_hubs_client_reads_the_answers_of_other_tasks(tmp_path: Path) -> None:
+    for name, kind in (("nli", "classifier"), ("reader", "reader")):
+        write_recorded(tmp_path / "models" / name, Row(name=name, kind=kind, inputs={}))
+    config = 'backend: "text"\n' + parameter("task", "zero-shot-classification")
+    (tmp_path / "models" / "nli" / "config.pbtxt").write_text(config)
+    with ServerProcess(tmp_path / "models", tmp_path / "log", "--model-control-mode=explicit") as server:
+        hub = InferenceClient(model=f"http://{server.address}")
+        server.json("POST", "/v2/repository/models/nli/load", {})
+        labels = hub.zero_shot_classification(CAT, ["cat", "blue book", "a"])
+        (expected,) = [each for each in recorded("several labels") if each["sequence"] == CAT]
+        assert [each.label for each in labels] == expected["labels"]
+        assert [each.score for each in labels] == pytest.approx(expected["scores"], rel=1e-4)
+        server.json("POST", "/v2/repository/models/nli/unload", {})
+        server.json("POST", "/v2/repository/models/reader/load", {})
+        answer: Any = hub.question_answering(question="who lives in paris ?", context=STORY)
+        assert answer.answer == recorded("answer")[0]["answer"]
 
 
 def recorded(name: str) -> Any:

@@ -42,8 +42,12 @@ def test_the_prompt_is_that_of_transformers(name: str) -> None:
         ({"chat_template_kwargs": []}, "'chat_template_kwargs' must be an object"),
         ({"add_generation_prompt": "yes"}, "'add_generation_prompt' must be true or false"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "are not possible together"),
+        ({"continue_final_message": True}, "does not end with the last message"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "refuses the messages: no tools"),
-        ({"chat_template_kwargs": {"deep": {"a": 1}}, "messages": [{"role": "escape"}]}, "refuses the messages"),
+        ({"messages": [{"role": "escape"}]}, "refuses the messages"),
+        ({"messages": [{"content": "x"}]}, "'role' of message 0 must be a text"),
+        ({"chat_template_kwargs": {"deep": {"a": 1}}}, "'deep' has no effect: the chat template of model 'm'"),
+        ({"documents": [{"text": "a"}]}, "'documents' has no effect"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(members: dict[str, Any], message: str) -> None:
@@ -53,3 +57,14 @@ def test_what_cannot_be_honoured_is_refused(members: dict[str, Any], message: st
     )
     with pytest.raises(InvalidRequest, match=message):
         chat_prompt("m", {"chat_template": template}, {"messages": HI, **members})
+
+
+def test_a_last_message_that_the_template_changes_is_not_continued() -> None:
+    body = {"messages": [{"role": "assistant", "content": "<t>a</t>b"}], "continue_final_message": True}
+    with pytest.raises(InvalidRequest, match="does not end with the last message as it is"):
+        chat_prompt("m", {"chat_template": "{{ messages[0].content.split('</t>')[-1] }}"}, body)
+
+
+def test_a_template_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="the chat template of model 'm' cannot be read"):
+        chat_prompt("m", {"chat_template": "{% for %}"}, {"messages": HI})

@@ -37,6 +37,29 @@ LOOKED, GONE = ("look", {"at": "}; <é>"}), ("go", {})
         (CallForm.MISTRAL, f"[TOOL_CALLS] [{LOOK}, {GO}]", "", [LOOKED, GONE]),
         (CallForm.MISTRAL, f"[{GO}]", "", [GONE]),
         (CallForm.MISTRAL, "[1] says so", "[1] says so", []),
+        (CallForm.MISTRAL, '[TOOL_CALLS]go[CALL_ID]a1[ARGS]{}[TOOL_CALLS]look[ARGS]{"at": "}; <é>"}', "",
+         [GONE, LOOKED]),
+        (CallForm.MISTRAL, 'So. [TOOL_CALLS]look{"at": "}; <é>"}', "So.", [LOOKED]),
+        (CallForm.MISTRAL, 'go{}look {"at": "}; <é>"}', "", [GONE, LOOKED]),
+        (CallForm.MISTRAL, '[TOOL_CALLS][{"name": "go"}]', "", [GONE]),
+        *(
+            (CallForm.MISTRAL, text, text, [])
+            for text in ("go on", "looks {", '[TOOL_CALLS]go{"a": ', "[TOOL_CALLS]run{}", "a[TOOL_CALLS", "go{} on")
+        ),
+        (CallForm.LLAMA, "[go(), look(at='}; <é>')]", "", [GONE, LOOKED]),
+        (CallForm.LLAMA, '<|python_tag|>look.call(at="}; <é>")', "", [LOOKED]),
+        (CallForm.LLAMA, 'So. <|python_tag|>[look(at="}; <é>")]', "So.", [LOOKED]),
+        (
+            CallForm.LLAMA, "[go(a=true, b=[None, -1.5, (1,)], c={'d': \"e\"})]", "",
+            [("go", {"a": True, "b": [None, -1.5, [1]], "c": {"d": "e"}})],
+        ),
+        *(
+            (CallForm.LLAMA, text, text, [])
+            for text in (
+                "[go(1)]", "[go(a=b)]", "[go(**{})]", "[go(a={1: 2})]", "[go(a=1e999)]", "[go(a=b'')]", "[run()]",
+                "[go() for a in b]", "[go(a='\\d', a=", "<|python_tag|>print(1)", "[a.b()]", "[" * 500, "[go(a='\0",
+            )
+        ),
         (CallForm.MISTRAL, "", "", []),
         (CallForm.LIST, f"[{GO}]", "", [GONE]),
         (CallForm.LIST, f"[{GO}", f"[{GO}", []),
@@ -67,6 +90,17 @@ def test_one_call_is_taken_where_the_request_wants_no_more() -> None:
     forced = tools_of({**body, "tool_choice": "required"}, "", can_guide=True)
     assert forced is not None
     assert (forced.guide or {})["maxItems"] == 1
+
+
+def test_ids_are_as_short_as_mistrals_templates_want_them() -> None:
+    for choice, written in (("auto", "[TOOL_CALLS]go{}"), ("required", f"[{GO}]")):
+        tools = tools_of({"tools": TOOLS, "tool_choice": choice}, "[TOOL_CALLS]", can_guide=True)
+        assert tools is not None
+        taker = Calls(tools)
+        taker.add(written)
+        _, (call,) = taker.end()
+        assert len(call["id"]) == 9
+        assert call["id"].isalnum()
 
 
 @pytest.mark.parametrize(
