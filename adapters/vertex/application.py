@@ -32,13 +32,14 @@ from trident.adapters.vertex.predict import (
     set_deadline,
 )
 from trident.core.engine.protocol import Engine
+from trident.core.errors import ServerError
 from trident.core.frontend.bridge import Bridge
 from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.flask_app import RouteMap
 from trident.core.http.front_end import PROBE_KEY, HttpOptions
 from trident.core.http.openapi import Operation, operations
-from trident.core.http.reply import JSON, TEXT, Environ, Reply, body_size, json_reply, request_path, send
+from trident.core.http.reply import JSON, TEXT, Environ, Reply, body_size, header_of, json_reply, request_path, send
 from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
 
 HEADER = "X-Vertex-Ai-Triton-Redirect"
@@ -63,11 +64,10 @@ _PATH = re.compile(r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+(?:/|$))
 _LONGEST_SHOWN = 100
 
 
-def redirect_route(endpoint: VertexEndpoint, metrics: Route) -> Route:
-    """The route that takes the place of the predict route for a request with the header."""
+def redirect_targets(endpoint: VertexEndpoint, metrics: Route) -> RouteMap:
+    """The routes that a request to the predict route reaches by its header."""
     limited = [replace(route, view=partial(_infer, endpoint, route.view)) for route in INFERENCE]
-    targets = RouteMap([metrics, *limited, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
-    return Route("redirect", (), "", POST, partial(_redirect, targets), passes_on=True)
+    return RouteMap([metrics, *limited, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
 
 
 def _infer(
@@ -86,9 +86,8 @@ def _infer(
     return reply
 
 
-def _redirect(targets: RouteMap, application: V2Application, environ: Environ) -> Reply:
-    """Answer as the route of the path in the header. Raises RedirectForbidden and RedirectUnknown; the errors of that
-    route are replies."""
+def _target(targets: RouteMap, environ: Environ) -> tuple[Route, dict[str, str]]:
+    """The route of the path in the header, and its arguments. Raises RedirectForbidden and RedirectUnknown."""
     path: str = environ[HEADER_KEY]
     found = targets.find(f"/{path}") if _PATH.fullmatch(path) else None
     shown = path[:_LONGEST_SHOWN]
@@ -100,6 +99,12 @@ def _redirect(targets: RouteMap, application: V2Application, environ: Environ) -
     route, arguments = found
     if route.name in _FORBIDDEN:
         raise RedirectForbidden(f"the header {HEADER} is '{shown}', which changes the server and is forbidden here")
+    return route, arguments
+
+
+def _redirect(targets: RouteMap, application: V2Application, environ: Environ) -> Reply:
+    """Answer as the route of the path in the header. Raises as `_target`; the errors of that route are replies."""
+    route, arguments = _target(targets, environ)
     environ["REQUEST_METHOD"] = min(route.methods)
     return application.answer(environ, route, arguments)
 
@@ -189,7 +194,10 @@ class VertexApplication(V2Application):
         endpoint = VertexEndpoint(engine, bridge, settings, routed["model"], routed["version"])
         metrics = metrics_route(metrics_page)
         self._platform_routes = platform_routes(endpoint)
-        self._redirect = redirect_route(endpoint, metrics)
+        self._targets = redirect_targets(endpoint, metrics)
+        # In the place of the predict route for a request with the header.
+        self._redirect = Route("redirect", (), "", POST, partial(_redirect, self._targets), passes_on=True)
+        self._limits = endpoint.limits
         self._predict_route = settings.predict_route
         self._serves_v2 = "inference" in settings.public_groups
         super().__init__(engine, options, bridge, public_routes(settings, metrics))
@@ -209,6 +217,24 @@ class VertexApplication(V2Application):
         return route
 
     # --- the hooks of V2Application
+
+    def admit(self, environ: Environ) -> int | Reply:
+        """The most bytes of the body, by the endpoint's limit too, or a refusal of where the redirect header leads."""
+        most = super().admit(environ)
+        route = self._platform_route(environ)
+        if isinstance(most, Reply) or route is None:
+            return most
+        try:
+            if route is self._redirect:
+                route, _ = _target(self._targets, environ)
+                for check in self._guards:
+                    check(route.group, partial(header_of, environ))
+                if route.group != "inference":
+                    return most
+            self._limits.check_request(received_size(environ))
+        except ServerError as error:
+            return self.refuse(error, environ)
+        return min(most, self._limits.request or most)
 
     def find_route(self, environ: Environ) -> Route | None:
         return self._platform_route(environ) or super().find_route(environ)

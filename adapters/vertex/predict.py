@@ -366,16 +366,16 @@ class SizeLimits:
     """`request` and `response` are the most bytes of a body, 0 for no limit. Hub thread, or any one thread."""
 
     def __init__(self, request: int, response: int, now: Now = time.monotonic) -> None:
-        self._request = request
+        self.request = request
         self._response = response
         self._now = now
         self._next_warnings = {"request": float("-inf"), "response": float("-inf")}
 
     def check_request(self, size: int) -> None:
         """Raises InvalidRequest for a body over the limit."""
-        if self._request and size > self._request:
+        if self.request and size > self.request:
             raise InvalidRequest(
-                f"the request has {size} bytes, at most {self._request} are allowed",
+                f"the request has {size} bytes, at most {self.request} are allowed",
                 hint="send fewer instances at once; --vertex-ai-max-request-size is the limit",
             )
         if size > SHARED_ENDPOINT_BYTES:

@@ -97,6 +97,7 @@ class V2Application(HttpFrontEnd):
     * `documented_routes()`: what the OpenAPI document says of the routes.
     * `named(arguments)`: the model that a route means, where a name may be percent-encoded.
     * `find_route(environ)`: the route of a path.
+    * `admit(environ)`: what is refused by its head, and the size of a body.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
     `routes` is the route table. `request_metrics` has the counts of the responses of all routes, and those that Flask's

@@ -102,19 +102,31 @@ def test_the_port_of_metrics_takes_no_body(guarded: ServerProcess) -> None:
 @pytest.mark.shapes("one-process")
 def test_the_ports_of_platforms_refuse_by_the_head(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
     sagemaker, vertex, azureml = free_ports(3)
+    predict = "/v1/endpoints/0/deployedModels/0:predict"
     options = [
         "--shutdown-grace-secs=0",
         *("--allow-sagemaker=true", f"--sagemaker-port={sagemaker}"),
         *("--allow-vertex-ai=true", f"--vertex-ai-port={vertex}", "--vertex-ai-default-model=simple"),
+        f"--vertex-ai-max-request-size={UNFINISHED}",
         *("--allow-azureml=true", f"--azureml-port={azureml}", "--azureml-default-model=simple"),
     ]
     with ServerProcess(shipped_models, tmp_path / "log", *options):
-        for port, route in ((sagemaker, "/invocations"), (vertex, "/predict"), (azureml, "/score")):
+        for port, route in ((sagemaker, "/invocations"), (vertex, predict), (azureml, "/score")):
             for path, status in ((route, 413), ("/nothing", 404)):
                 with Client(port) as client:
                     reply = client.ask(head(path))
                     assert (reply.status, reply.headers["connection"]) == (status, "close")
                     assert client.is_closed()
+        redirect = "X-Vertex-Ai-Triton-Redirect: "
+        for more, length, status in (
+            ("", UNFINISHED + 1, 400),
+            (f"{redirect}v2/models/simple/infer\r\n", UNFINISHED + 1, 400),
+            (f"{redirect}v2/repository/models/simple/load\r\n", UNFINISHED, 403),
+            (f"{redirect}v2/nothing\r\n", UNFINISHED, 400),
+        ):
+            with Client(vertex) as client:
+                assert client.ask(head(predict, length, more=more)).status == status
+                assert client.is_closed()
 
 
 def test_two_hundred_clients_without_a_token_cost_no_memory(guarded: ServerProcess) -> None:
