@@ -28,7 +28,7 @@ class ScannedPickle:
 def scan_pickles(path: Path) -> Iterator[ScannedPickle]:
     """Scan the pickles at or below `path`, and those in archives. Raises OSError."""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        start = start_of(file, 2) or b""
+        start = (start_of(file, 2) or b"") if file.is_file() else b""
         if file.is_file() and (start[:1] == b"\x80" or start == b"PK" or file.suffix in _SUFFIXES):
             scanned = _scan(file, is_archive=start == b"PK")
             if scanned is not None:

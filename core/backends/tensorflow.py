@@ -191,12 +191,21 @@ def signature_of(path: Path, config: ModelConfig) -> ModelSignature | None:
 
 def operations_in(path: Path) -> set[str]:
     """The operations of the graphs and functions in a `saved_model.pb`. Raises ModelLoadFailed."""
-    found = set()
-    for meta in _read(path, _CLASSES["SavedNodes"](), ModelConfig(name=path.parent.name)).meta_graphs:
-        graph = meta.graph_def
-        for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
-            found |= {node.op for node in nodes}
-    return found
+    metas = _read(path, _CLASSES["SavedNodes"](), ModelConfig(name=path.parent.name)).meta_graphs
+    return {operation for meta in metas for operation in _operations(meta.graph_def)}
+
+
+def operations_in_graph(path: Path) -> set[str]:
+    """The same of a frozen graph; none of a file that is none."""
+    try:
+        return _operations(GraphDef.FromString(path.read_bytes()))
+    except (OSError, DecodeError):
+        return set()
+
+
+def _operations(graph: Any) -> set[str]:
+    functions = (function.node_def for function in graph.library.function)
+    return {node.op for nodes in (graph.node, *functions) for node in nodes}
 
 
 def check_graph(path: Path, config: ModelConfig) -> None:

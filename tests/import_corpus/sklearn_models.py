@@ -55,7 +55,8 @@ def thresholds_of(model: Any) -> list[tuple[int, float]]:
     if hasattr(model, "tree_"):
         inner = model.tree_.children_left != -1
         found += zip(model.tree_.feature[inner], model.tree_.threshold[inner], strict=True)
-    for part in np.ravel(getattr(model, "estimators_", [])):
+    rows = [each if isinstance(each, (list, np.ndarray)) else [each] for each in getattr(model, "estimators_", [])]
+    for part in (part for row in rows for part in row):
         if hasattr(part, "tree_"):
             found += thresholds_of(part)
     for trees in getattr(model, "_predictors", []):

@@ -300,13 +300,14 @@ def _difference(name: str, ours: Array, original: Array) -> tuple[float, str]:
     if ours.size != original.size:
         raise Differs(f"{name} has {ours.size} elements, and the original's {original.size}")
     original = original.reshape(ours.shape)
-    if ours.dtype.kind in "USb" or original.dtype.kind in "USb":
-        found = ours.astype(str)
-        wrong = np.argwhere(found != original.astype(str))
+    if ours.dtype.kind in "US" or original.dtype.kind in "US":
+        mine, theirs = ours.astype(str), original.astype(str)
+        wrong = np.argwhere(mine != theirs)
         if len(wrong):
             at = tuple(wrong[0])
-            raise Differs(f"{name}{list(map(int, at))} is {found[at]!r}, and the original's {original[at]!r}")
+            raise Differs(f"{name}{list(map(int, at))} is '{mine[at]}', and the original's '{theirs[at]}'")
         return 0.0, ""
+    # A label that is a bool is the number 0 or 1 of ONNX.
     mine, theirs = ours.astype(float), original.astype(float)
     usual = np.abs(theirs[np.isfinite(theirs)])
     scale = float(np.median(usual)) if usual.size else 1.0

@@ -15,7 +15,7 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -364,11 +364,15 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
     known = {
         "what": what,
         "inputs": inputs,
-        "needs": _needs(top),
+        "needs": _needs(model),
         "thresholds": _thresholds(model),
         "table": {"is_line": _is_line(model), "names": _names(model)},
     }
-    row = [np.array([[values[0] if values else 0 for values in each["known"]]]) for each in inputs]
+    others = {True: "text", False: 0}
+    row = [
+        np.array([[values[0] if values else others[each["datatype"] == "BYTES"] for values in each["known"]]])
+        for each in inputs
+    ]
     try:
         answers = _asked(model, _table(model, row))
     except _FAILURES as error:
@@ -481,17 +485,26 @@ def _inputs(model: Any, asked: Sequence[Any]) -> list[dict[str, Any]]:
     `asked` are pairs of datatype and width that a person has named. Raises ValueError if the columns are unknown.
     """
     if _is_line(model):
+        if asked and list(asked) != [["BYTES", 1]]:
+            raise ValueError("it takes one text a row, X BYTES [-1, 1]: leave --input out")
         texts = [text for part in _first(model) if hasattr(part, "build_analyzer") for text in _texts(part)]
         return [{"name": "X", "datatype": "BYTES", "width": 1, "known": [texts]}]
     count = getattr(model, "n_features_in_", 0)
     if not count and hasattr(model, "best_estimator_"):
         count = getattr(model.best_estimator_, "n_features_in_", 0)
-    count = count or sum(width for _, width in asked)
+    widths = [width for _, width in asked]
+    count = count or sum(widths)
     if not count:
         raise ValueError("it does not say how many columns it takes: --input=FP32:1,N does, and BYTES for texts")
+    if asked and widths not in ([count], [1] * count):
+        raise ValueError(f"it takes {count} columns: --input=FP32:1,{count}, or an --input of one column for each")
     known = _columns(model, count)
     are_texts = [bool(values) and isinstance(values[0], str) for values in known]
     names = _names(model) or [f"x{number}" for number in range(count)]
+    for place, name in enumerate(names):
+        datatype = asked[place % len(asked)][0] if asked else ""
+        if datatype and known[place] and are_texts[place] != (datatype == "BYTES"):
+            raise ValueError(f"its column {name} has {known[place][0]!r}, which is no {datatype}: leave --input out")
     if len(asked) == 1 or (not asked and not any(are_texts)):
         datatype, width = asked[0] if asked else ("FP32", count)
         return [{"name": "X", "datatype": datatype, "width": width, "known": known}]
@@ -557,7 +570,8 @@ def _thresholds(model: Any) -> list[list[float]]:
     if hasattr(model, "tree_"):
         inner = model.tree_.children_left != -1
         found += zip(model.tree_.feature[inner].tolist(), model.tree_.threshold[inner].tolist(), strict=True)
-    for part in np.ravel(getattr(model, "estimators_", [])):
+    rows = [each if isinstance(each, (list, np.ndarray)) else [each] for each in getattr(model, "estimators_", [])]
+    for part in (part for row in rows for part in row):
         if hasattr(part, "tree_") and part.n_features_in_ == model.n_features_in_:
             found += [(int(feature), number) for feature, number in _thresholds(part)]
     for part in np.ravel(np.array(getattr(model, "_predictors", []), object)):
@@ -566,12 +580,36 @@ def _thresholds(model: Any) -> list[list[float]]:
     return [[feature, number] for feature, number in found if np.isfinite(number)]
 
 
-def _needs(module: str) -> str:
-    """The line of a requirements.txt for the package of a module."""
+def _needs(model: Any) -> list[str]:
+    """Lines of a requirements.txt for the packages whose classes and functions a model is made of, and read with."""
     from importlib.metadata import packages_distributions, version
 
-    package = next(iter(packages_distributions().get(module, [])), module)
-    return f"{package}=={version(package)}"
+    packages = packages_distributions()
+    read_with = {"skops", "cloudpickle"} & sys.modules.keys()
+    modules = {module.partition(".")[0] for module in _modules(model)} | read_with
+    found = {packages[module][0] for module in modules - {"numpy"} if module in packages}
+    return sorted(f"{package}=={version(package)}" for package in found)
+
+
+def _modules(model: Any) -> set[str]:
+    found, seen, waiting = set(), set(), [model]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, (str, bytes, int, float)):
+            continue
+        seen.add(id(value))
+        found.add(str(getattr(value, "__module__", None) or type(value).__module__))
+        if isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple, set)):
+            waiting += value
+        elif isinstance(value, np.ndarray):
+            waiting += value.ravel().tolist() if value.dtype.kind == "O" else []
+        elif isinstance(value, partial):
+            waiting += [value.func, *value.args, *value.keywords.values()]
+        elif not isinstance(value, type):
+            waiting += getattr(value, "__dict__", {}).values()
+    return found
 
 
 ANSWERS: Mapping[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {

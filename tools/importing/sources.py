@@ -9,21 +9,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.text_format import MessageToString
+
 from trident.core.backends.fil import DEFAULT_FILES, INPUT, TreeSettings, read_trees
-from trident.core.backends.model_files import content_hint, origin_of, start_of
+from trident.core.backends.model_files import content_hint, origin_of, parameters_of, start_of
 from trident.core.backends.pytorch.backend import tensors_of
-from trident.core.backends.tensorflow import operations_in
+from trident.core.backends.tensorflow import operations_in, operations_in_graph
 from trident.core.config.platforms import is_hub_folder
 from trident.core.config.problem import path_inside
+from trident.core.config.schema import ModelConfig, ModelInput
 from trident.core.errors import InvalidRequest, ServerError
 from trident.core.inference.tensors import Shape
 from trident.core.repository.config import read_config
@@ -113,15 +117,17 @@ def plans_of(path: Path, options: Options) -> list[Plan]:
 
 
 def _without_links_out(plan: Plan, path: Path, options: Options) -> Plan:
-    """The plan. Raises InvalidRequest if it takes what a link in the source leads to elsewhere, without trust."""
+    """The plan. Raises InvalidRequest for what is no file, and without trust for links that lead elsewhere."""
     folder = path if path.is_dir() else path.parent
     # Where the cache of the Hugging Face Hub has the files of its folders.
-    allowed = [os.path.realpath(each) for each in (folder, folder.parent.parent / "blobs", options.scratch)]
+    allowed = [os.path.realpath(each) for each in (folder, folder.parent.parent / "blobs", options.scratch, MODELS)]
     for source in plan.files.values():
         for each in (source, *source.rglob("*")):
             real = os.path.realpath(each)
-            if each.is_symlink() and each != path and not any(Path(real).is_relative_to(place) for place in allowed):
+            if each != path and not any(Path(real).is_relative_to(place) for place in allowed):
                 check_trust(each, options, f"is a link to {real}, which is not in {folder}")
+            if not each.is_file() and not each.is_dir():
+                raise InvalidRequest(f"{each} is neither a file nor a folder", hint="leave it out of the source")
     return plan
 
 
@@ -217,38 +223,62 @@ def _triton(path: Path, options: Options) -> Plan:
 
 def _code_of(path: Path) -> str:
     """What the load of a Triton model would run besides a graph; "" for nothing."""
+    config = ModelConfig()
     with suppress(ServerError):  # the check of the model says what is wrong
         config = read_config(ModelDirectory(path.name, path))
-        libraries = config.model_operations.op_library_filename
-        if config.backend == "python" or config.runtime or libraries:
-            return ", ".join(libraries) or f"{CONFIG_FILE}: {config.backend or config.runtime}"
+    given = parameters_of(config)
+    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+    libraries = [
+        *config.model_operations.op_library_filename,
+        *(given[name] for name in _LIBRARIES & given.keys()),
+        *(each.parameters[name] for each in accelerators for name in _LIBRARIES & each.parameters.keys()),
+    ]
+    if config.backend == "python" or config.runtime or libraries:
+        return ", ".join(libraries) or f"{CONFIG_FILE}: {config.backend or config.runtime}"
+    is_tensorflow = "tensorflow" in config.backend + config.platform
     for each in sorted(path.rglob("*")):
-        if each.suffix in _CODE:
-            return each.relative_to(path).as_posix()
-        if each.suffix in (".pt", ".pt2") and (found := _code_in(each)):
-            return f"{each.relative_to(path)}: {found}"
-        if each.name == "saved_model.pb" and (operations := _operations_on_files(each)):
-            return f"{each.relative_to(path)}: {operations}"
-        if each.name == _GENAI and _has_library(each):
-            return f"{each.relative_to(path)}: {_LIBRARY}"
+        name = each.relative_to(path).as_posix()
+        if each.suffix.lower() in _CODE:
+            return name
+        if not each.is_file():
+            continue
+        found = ""
+        if zipfile.is_zipfile(each):
+            found = _code_in(each)
+        elif each.stem == "saved_model":
+            found = _operations_on_files(each.parent)
+        elif is_tensorflow or each.suffix == ".graphdef":
+            found = _on_files(operations_in_graph(each))
+        elif each.name == _GENAI:
+            found = _genai_code(each)
+        if found:
+            return f"{name}: {found}"
     return ""
 
 
-# The option by which ONNX Runtime GenAI loads a library beside its graphs.
-_GENAI, _LIBRARY = "genai_config.json", "custom_ops_library"
+# The parameters of OpenVINO and of ONNX Runtime's TensorRT that name libraries to load.
+_LIBRARIES = {"CPU_EXTENSION_PATH", "trt_extra_plugin_lib_paths"}
 
 
-def _has_library(path: Path) -> bool:
+_GENAI = "genai_config.json"
+# By which ONNX Runtime GenAI loads a library beside its graphs, and writes or reads files elsewhere.
+_GENAI_OPTIONS = re.compile(r'"([^"]*(?:library|enable_profiling|run_profile|context_file_path|folder_path)[^"]*)"')
+
+
+def _genai_code(path: Path) -> str:
+    """The option of a genai_config.json that does more than a graph; "" without one."""
     try:
         # As pairs: of two members of one name Python would keep the last one only.
-        return f'"{_LIBRARY}"' in json.dumps(json.loads(path.read_bytes(), object_pairs_hook=list))
+        text = json.dumps(json.loads(path.read_bytes(), object_pairs_hook=list))
     except (OSError, ValueError, RecursionError):
-        return False
+        return ""
+    found = _GENAI_OPTIONS.search(text)
+    return found[1] if found else ""
 
 
 def _hub(path: Path, options: Options) -> Plan:
-    if _has_library(path / _GENAI):
-        check_trust(path, options, f"has a library of its author ({_GENAI}: {_LIBRARY})")
+    if found := _genai_code(path / _GENAI):
+        check_trust(path, options, f"has a library of its author, or reads or writes files ({_GENAI}: {found})")
     return Plan(what="a model of the Hugging Face Hub", files={"1": path}, name=path.name)
 
 
@@ -320,14 +350,15 @@ def _with_tensors(head: str, entries: Sequence[tuple[str, str, str, Sequence[int
         # A tensor of one value a row has no other dimension.
         reshape = " reshape { shape: [ ] }" if not shape else ""
         kind = "STRING" if datatype == "BYTES" else datatype
-        lines.append(f'{side} {{ name: "{name}" data_type: TYPE_{kind} dims: [ {shape or 1} ]{reshape} }}')
+        # The name is the source's, and may have quotes.
+        named = MessageToString(ModelInput(name=name), as_one_line=True)
+        lines.append(f"{side} {{ {named} data_type: TYPE_{kind} dims: [ {shape or 1} ]{reshape} }}")
     return "\n".join(lines) + "\n"
 
 
 def _package(path: Path, options: Options) -> Plan:
     head = 'platform: "torch_aoti"'
-    if code := _code_in(path):
-        check_trust(path, options, f"has code of its author ({code})")
+    check_trust(path, options, _PACKAGE)
     tensors = tensors_of(path)
     what = "a package of torch.export"
     if tensors is None or len(tensors.of_outputs) < len(tensors.outputs):
@@ -352,39 +383,64 @@ def _package(path: Path, options: Options) -> Plan:
     )
 
 
+# It has pickles, shapes and guards as Python's text, names of any function, and compiled or C++ code.
+_PACKAGE = "is a package of torch.export, of which PyTorch runs parts as Python or compiled code"
 # What TorchScript calls to read and write files of this machine.
-_CALLS = re.compile(rb"\b(?:from_file|save)\b")
+_CALLS = re.compile(rb"\b(?:from_file|save|read_file|write_file)\b")
+_MOST_TEXT = 64 << 20
 
 
 def _code_in(path: Path) -> str:
-    """What in an archive of PyTorch does more than compute: compiled code, or a call that reads or writes files."""
-    with suppress(zipfile.BadZipFile, ValueError), zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        if compiled := next((name for name in names if name.endswith(_CODE[1:])), ""):
-            return compiled
-        for name in names:
-            if name.endswith((".py", "/model.json")):
-                content = archive.read(name)
-                # No escape hides a name.
-                text = json.dumps(json.loads(content)).encode() if name.endswith(".json") else content
-                if call := _CALLS.search(text):
-                    return f"{name}: {call[0].decode()}"
+    """What in an archive of PyTorch does more than compute: compiled code, or a call that reads or writes files; "" for
+    another archive. Raises InvalidRequest for one that cannot be read here: PyTorch may read it all the same."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # PyTorch finds members in whatever case they are written, and one of two with the same name.
+            members = [(each.filename.lower(), each) for each in archive.infolist()]
+            for name, each in members:
+                if name.endswith(_CODE[1:]):
+                    return each.filename
+                if name.endswith("archive_format"):
+                    return _PACKAGE
+                if name.endswith(".py") and (call := _CALLS.search(member_of(archive, each))):
+                    return f"{each.filename}: {call[0].decode()}"
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
+        raise InvalidRequest(f"{path.name} is an archive that cannot be read: {error}") from error
     return ""
+
+
+def member_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """A member that is a text. Raises InvalidRequest before memory is taken for one that is too large for that."""
+    if member.file_size > _MOST_TEXT:
+        raise InvalidRequest(
+            f"{member.filename} in {Path(archive.filename or '').name} has {member.file_size} bytes, and may have "
+            f"{_MOST_TEXT}"
+        )
+    return archive.read(member)
 
 
 # --- TensorFlow, OpenVINO, TensorRT
 
-# By which a graph reads and writes files of this machine, or calls Python.
-_OPERATIONS = ("ReadFile", "WriteFile", "MatchingFiles", "PyFunc", "PyFuncStateless", "EagerPyFunc", "DebugIdentity")
+# By which a graph reads and writes files of this machine, calls Python, or other machines.
+_OPERATIONS = re.compile(
+    r"ReadFile|WriteFile|MatchingFiles|PyFunc|Debug|PrintV2|(?:Create|Write|Flush|Import)\w*(?:Summary|Event)|"
+    r"(?:Cache|Save|Load|CSV|Sql)Dataset|Snapshot\w|DistributedSave|TFRecord|TextLine|FixedLengthRecord|LMDB|WholeFile|"
+    r"DataService|Rpc|FileSystem|(?:De|En)codeProto|LoadAndRemap|GenerateVocab"
+)
 
 
-def _operations_on_files(path: Path) -> str:
-    """Those of a SavedModel that begin as _OPERATIONS do, as text; "" without one."""
-    return ", ".join(sorted(each for each in operations_in(path) if each.startswith(_OPERATIONS)))
+def _on_files(operations: Iterable[str]) -> str:
+    return ", ".join(sorted(each for each in operations if _OPERATIONS.search(each)))
+
+
+def _operations_on_files(folder: Path) -> str:
+    """Those of a SavedModel, or its file that TensorFlow may read instead, as text; "" without one."""
+    others = [name for name in ("saved_model.cpb", "saved_model.pbtxt") if (folder / name).exists()]
+    return ", ".join(others) or _on_files(operations_in(folder / "saved_model.pb"))
 
 
 def _savedmodel(path: Path, options: Options) -> Plan:
-    if operations := _operations_on_files(path / "saved_model.pb"):
+    if operations := _operations_on_files(path):
         check_trust(path, options, f"has a graph that reads or writes files, or calls Python ({operations})")
     return Plan(
         what="a SavedModel of TensorFlow",
@@ -572,7 +628,7 @@ def _python_of_pickle(path: Path, made: Mapping[str, Any]) -> Plan:
     reason = made.get("reason", "the conversion answers otherwise")
     entries = [("input", each["name"], each["datatype"], [-1, each["width"]]) for each in made["inputs"]]
     entries += [("output", name, datatype, [-1, *([-1] * len(dims))]) for name, datatype, dims in made["outputs"]]
-    needed = "\n".join(["numpy", "joblib", made["needs"], *(["pandas"] if made["table"]["names"] else [])])
+    needed = "\n".join(["numpy", "joblib", *made["needs"], *(["pandas"] if made["table"]["names"] else [])])
     return Plan(
         what=f"a {made['what']}, as a Python model",
         files={**_file("model.pickle", path), **_file("model.py", MODELS / "pickled.py")},
@@ -582,7 +638,8 @@ def _python_of_pickle(path: Path, made: Mapping[str, Any]) -> Plan:
             "1/table.json": json.dumps(made["table"]),
         },
         notes=(
-            f"it is not converted ({reason}): its process reads the pickle, in an environment with {made['needs']}",
+            f"it is not converted ({reason}): its process reads the pickle, in an environment with "
+            + ", ".join(made["needs"]),
         ),
         original="pickled",
         original_file=path,
@@ -708,13 +765,25 @@ def _torchserve(path: Path, options: Options) -> Plan:
     folder = path
     if path.is_file():
         folder = options.scratch / "archive"
-        with zipfile.ZipFile(path) as archive:
-            if sum(each.file_size for each in archive.infolist()) > _MOST_UNPACKED:
-                raise InvalidRequest(f"{path.name} has more than {_MOST_UNPACKED >> 30} GB")
-            # Members that would leave the folder are put inside it.
-            archive.extractall(folder)
-    model = json.loads((folder / _MANIFEST).read_text()).get("model", {})
-    handler = str(model.get("handler", "")).partition(":")[0].removesuffix(".py")
+        try:
+            with zipfile.ZipFile(path) as archive:
+                most = min(_MOST_UNPACKED, shutil.disk_usage(options.scratch).free)
+                if (size := sum(each.file_size for each in archive.infolist())) > most:
+                    raise InvalidRequest(f"{path.name} would be unpacked to {size} bytes, and {most} are allowed")
+                member_of(archive, archive.getinfo(_MANIFEST))
+                # Members that would leave the folder are put inside it.
+                archive.extractall(folder)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
+            raise InvalidRequest(f"{path.name} is an archive that cannot be read: {error}") from error
+    try:
+        model = json.loads((folder / _MANIFEST).read_bytes())["model"]
+        handler = model["handler"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"{path.name} has a {_MANIFEST} without a model with its handler: {type(error).__name__}",
+            hint="torch-model-archiver writes one",
+        ) from error
+    handler = str(handler).partition(":")[0].removesuffix(".py")
     if handler in _PORTED:
         raise InvalidRequest(
             f"{path.name} has TorchServe's handler {handler}, which is part of TorchServe",
@@ -725,6 +794,9 @@ def _torchserve(path: Path, options: Options) -> Plan:
         raise InvalidRequest(f"{path.name} lacks its handler {handler}", hint="pack it again")
     names = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file())
     code = [name for name in names if name.endswith(_CODE)]
+    for name in names:
+        if zipfile.is_zipfile(folder / name) and (found := _code_in(folder / name)):
+            check_trust(path, options, f"has code of its author ({name}: {found})")
     notes = ["a request is what TorchServe took as a body, in the input data, and the answer its body as text"]
     files = {"1/archive": folder}
     if handler not in _HANDLERS or model.get("modelFile"):

@@ -144,8 +144,9 @@ def check_package(path: Path, model: str) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-            metadata = [json.loads(archive.read(name)) for name in names if name.endswith("_metadata.json")]
-    except (OSError, ValueError, zipfile.BadZipFile) as exc:
+            listed = [each for each in archive.infolist() if each.filename.endswith("_metadata.json")]
+            metadata = [json.loads(archive.read(each)) for each in listed if each.file_size <= _AT_MOST]
+    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as exc:
         raise ModelLoadFailed(
             f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor: {exc}",
             hint=content_hint(path)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from tests.hub_folders import write_folder
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 from trident.app.cli import main
 from trident.core.backends import tensorflow
+from trident.core.repository.config import read_config
+from trident.core.repository.repository import ModelDirectory
 from trident.tools.importing import original
 
 MARK = "import os, pathlib; pathlib.Path(os.environ['MARKER']).touch()\n"
@@ -93,6 +97,10 @@ def triton(config: str, *code: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         model = folder / "hostile"
         write_onnx(model / "1" / "model.onnx")
+        if "graphdef" in config:
+            graph = tensorflow.GraphDef()
+            graph.node.add(name="x", op="WriteFile")
+            (model / "1" / "m.bin").write_bytes(graph.SerializeToString())
         for path in code:
             (model / path).write_text(f"{MARK}class TritonPythonModel: pass")
         (model / "config.pbtxt").write_text(config)
@@ -110,9 +118,9 @@ def library(folder: Path) -> Path:
     return triton(f'model_operations {{ op_library_filename: "{folder}/ops.data" }}')(folder)
 
 
-def genai(folder: Path) -> Path:
+def genai(folder: Path, option: str = r"custom_ops_librar\u0079") -> Path:
     model = write_folder(folder / "generator")
-    session = '{"session_options": {"custom_ops_librar\\u0079": "ops.data"}}'
+    session = f'{{"session_options": {{"{option}": "ops.data"}}}}'
     (model / "genai_config.json").write_text(f'{{"model": {{"decoder": {session}, "decoder": {{}}}}}}')
     return model
 
@@ -142,6 +150,15 @@ def saved_model(*operations: str, in_function: bool = False) -> Callable[[Path],
     return write
 
 
+def beside_saved_model(name: str) -> Callable[[Path], Path]:
+    def write(folder: Path) -> Path:
+        model = saved_model("Add")(folder)
+        (model / name).touch()
+        return model
+
+    return write
+
+
 def torch_archive(name: str, member: str, text: str) -> Callable[[Path], Path]:
     """An archive as torch.jit.save and torch.export.save write them, of which only a member with code counts."""
 
@@ -154,12 +171,40 @@ def torch_archive(name: str, member: str, text: str) -> Callable[[Path], Path]:
     return write
 
 
-def archive(folder: Path) -> Path:
-    with zipfile.ZipFile(folder / "model.mar", "w") as mar:
-        manifest = {"model": {"modelName": "m", "handler": "h.py", "serializedFile": "m.pt"}}
-        mar.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
-        mar.writestr("h.py", MARK)
-    return folder / "model.mar"
+def archive(manifest: object, **members: bytes) -> Callable[[Path], Path]:
+    """A .mar of TorchServe, with members by their names with `__` for a dot."""
+
+    def write(folder: Path) -> Path:
+        with zipfile.ZipFile(folder / "model.mar", "w", zipfile.ZIP_DEFLATED) as mar:
+            text = manifest if isinstance(manifest, str) else json.dumps(manifest)
+            mar.writestr("MAR-INF/MANIFEST.json", text)
+            for name, content in members.items():
+                mar.writestr(name.replace("__", "."), content)
+        return folder / "model.mar"
+
+    return write
+
+
+def handled(handler: str) -> object:
+    return {"model": {"modelName": "..", "handler": handler, "serializedFile": "m.pt"}}
+
+
+def script_in_archive(folder: Path) -> Path:
+    script = torch_archive("m.pt", "code/__torch__.py", "torch.save(x, 'f')")(folder)
+    return archive(handled("base_handler"), m__pt=script.read_bytes())(folder)
+
+
+def unreadable(folder: Path) -> Path:
+    """A member has another name in its own header than in the table of contents, which PyTorch does not compare."""
+    path = torch_archive("m.pt", "code/__torch__.py", "torch.save(x, 'f')")(folder)
+    path.write_bytes(path.read_bytes().replace(b"code/__torch__.py", b"code/__torch__.qy", 1))
+    return path
+
+
+def pipe(folder: Path) -> Path:
+    model = triton("")(folder)
+    os.mkfifo(model / "1" / "weights.pt")
+    return model
 
 
 def linked(folder: Path) -> Path:
@@ -192,11 +237,15 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "torch.save": (torch_saved, "was written by PyTorch's torch.save, and is not a model"),
     "TorchScript that writes": (torch_archive("m.pt", "code/__torch__.py", "torch.save(x, 'f')"), TRUSTED),
     "TorchScript that maps a file": (torch_archive("m.pt", "code/__torch__.py", "torch. from_file ('f')"), TRUSTED),
-    "torch.export that maps a file": (
-        torch_archive("m.pt2", "models/model.json", '{"target": "torch.ops.aten.from\\u005ffile.default"}'),
-        TRUSTED,
+    "TorchScript in capitals": (torch_archive("m.pt", "CODE/__TORCH__.PY", "torch.save(x, 'f')"), TRUSTED),
+    "TorchScript in an archive that cannot be read": (unreadable, "is an archive that cannot be read"),
+    "TorchScript with a text of a gigabyte": (
+        torch_archive("m.pt", "code/__torch__.py", " " * (65 << 20)),
+        "has 68157440 bytes, and may have",
     ),
-    "AOTInductor": (torch_archive("m.pt2", "data/aotinductor/model/m.so", ""), TRUSTED),
+    # PyTorch evaluates the texts of shapes and guards, and calls any function that is named.
+    "torch.export": (torch_archive("m.pt2", "models/model.json", "{}"), TRUSTED),
+    "AOTInductor": (torch_archive("m.pt2", "data/aotinductor/model/m.cpp", ""), TRUSTED),
     "pickle and code beside ONNX": (beside_onnx, "serve it: "),
     "MLflow with code": (mlflow("  onnx:\n    data: model.onnx\n    code: code\n"), "serve it: "),
     "MLflow with a pickle": (mlflow("  sklearn:\n    pickled_model: model.pkl\n"), TRUSTED),
@@ -209,12 +258,36 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
         TRUSTED,
     ),
     "Triton with a library of operations": (library, TRUSTED),
+    "Triton with a library of OpenVINO": (
+        triton('backend: "openvino" parameters { key: "CPU_EXTENSION_PATH" value { string_value: "ops.data" } }'),
+        TRUSTED,
+    ),
+    "Triton with a library of TensorRT": (
+        triton(
+            "optimization { execution_accelerators { gpu_execution_accelerator { name: 'tensorrt' "
+            "parameters { key: 'trt_extra_plugin_lib_paths' value: 'ops.data' } } } }"
+        ),
+        TRUSTED,
+    ),
+    "Triton with a graph that writes": (
+        triton('platform: "tensorflow_graphdef" default_model_filename: "m.bin"'),
+        TRUSTED,
+    ),
+    "Triton with a pipe": (pipe, "is neither a file nor a folder"),
     "GenAI with a library": (genai, TRUSTED),
+    "GenAI that writes": (partial(genai, option="enable_profiling"), TRUSTED),
     "Hub with auto_map": (hub, "serve it: "),
     "SavedModel that writes": (saved_model("WriteFile"), TRUSTED),
     "SavedModel that writes in a function": (saved_model("Add", "WriteFile", in_function=True), TRUSTED),
     "SavedModel that calls Python": (saved_model("EagerPyFunc"), TRUSTED),
-    "TorchServe with a handler": (archive, TRUSTED),
+    "SavedModel that prints to a file": (saved_model("PrintV2"), TRUSTED),
+    "SavedModel that reads a dataset": (saved_model("TextLineDataset"), TRUSTED),
+    "SavedModel in another file": (beside_saved_model("saved_model.pbtxt"), TRUSTED),
+    "TorchServe with a handler": (archive(handled("h.py"), h__py=MARK.encode()), TRUSTED),
+    "TorchServe with a TorchScript that writes": (script_in_archive, TRUSTED),
+    "TorchServe with a manifest that is none": (archive("[" * 10000), "without a model with its handler"),
+    "TorchServe with a manifest of another form": (archive({"model": "m"}), "without a model with its handler"),
+    "TorchServe with a manifest of a gigabyte": (archive(" " * (65 << 20)), "has 68157440 bytes, and may have"),
     "weights by a link": (linked, TRUSTED),
     "a folder with a link": (linked_folder, TRUSTED),
     "weights above the folder": (outside("../secret"), REFUSED),
@@ -259,6 +332,29 @@ def test_trusted_code_of_a_triton_model_runs(tmp_path: Path, monkeypatch: pytest
     source = triton('backend: "python" output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }', "1/model.py")(tmp_path)
     main(["import", str(source), f"--repository={tmp_path / 'models'}", "--trust-pickle"])
     assert (tmp_path / "marker").exists()
+
+
+def test_a_name_of_a_source_is_no_configuration(tmp_path: Path) -> None:
+    """The key of an argument of a package, which names an input."""
+    name = 'x" dims: [ 1 ] }\nparameters { key: "EXECUTION_ENV_PATH" value { string_value: "/evil" } }\ninput { name: "'
+    leaf = {"type": None, "context": None, "children_spec": []}
+    keyed = {"type": "builtins.dict", "context": json.dumps([name]), "children_spec": [leaf]}
+    arguments = {"type": "builtins.tuple", "children_spec": [{"type": "builtins.tuple", "children_spec": []}, keyed]}
+    sides = {f"{side}_spec": json.dumps([1, spec]) for side, spec in (("in", arguments), ("out", leaf))}
+    tensor = {"dtype": 7, "sizes": [{"as_int": 2}]}
+    module = {
+        "graph": {"tensor_values": {"a": tensor}},
+        "module_call_graph": [{"signature": sides}],
+        "signature": {
+            f"{side}put_specs": [{f"user_{side}put": {"arg": {"as_tensor": {"name": "a"}}}}] for side in ("in", "out")
+        },
+    }
+    text = json.dumps({"graph_module": module, "range_constraints": {}})
+    source = torch_archive("m.pt2", "models/model.json", text)(tmp_path)
+    assert main(["import", str(source), f"--repository={tmp_path / 'models'}", "--trust-pickle", "--no-run"]) == 0
+    config = read_config(ModelDirectory("m", tmp_path / "models" / "m"))
+    assert [each.name for each in config.input] == [f"KWARGS[{name}]"]
+    assert not config.parameters
 
 
 def test_a_package_of_torch_reads_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
