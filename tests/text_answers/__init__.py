@@ -45,7 +45,7 @@ class Row:
     """A call: `inputs` of the task by name, `options` as the library's keyword arguments.
 
     `files` are JSON files of the folder, merged into the plain ones. `modules` are those of sentence-transformers
-    behind the first.
+    behind the first. `tokenizer` is one of TOKENIZERS.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Row:
     modules: Sequence[str] = ()
     task: str = ""
     lowercase: bool = True
+    tokenizer: str = "words"
 
     @property
     def is_embedder(self) -> bool:
@@ -74,8 +75,8 @@ def embedder(name: str, *texts: str, modules: Sequence[str] = ("Pooling",), **mo
 
 
 def pipeline(name: str, kind: str, task: str, inputs: Mapping[str, Any], **options: Any) -> Row:
-    files = options.pop("files", {})
-    return Row(name=name, kind=kind, task=task, inputs=inputs, options=options, files=files)
+    files, made = options.pop("files", {}), options.pop("tokenizer", "words")
+    return Row(name=name, kind=kind, task=task, inputs=inputs, options=options, files=files, tokenizer=made)
 
 
 def pooling(**flags: Any) -> dict[str, Any]:
@@ -110,6 +111,12 @@ def tokens(**settings: Any) -> dict[str, Any]:
     return {"tokenizer_config.json": settings}
 
 
+def byte_level(**settings: Any) -> dict[str, Any]:
+    named = {"bos_token": "[CLS]", "eos_token": "[SEP]", "tokenizer_class": "RobertaTokenizer"}
+    return tokens(**named, **settings)
+
+
+BYTES = "anna is in paris and a cat sat on the sofa . who has been there ?"
 PROMPTS = {"prompts": {"query": "ask this: ", "document": ""}, "default_prompt_name": "query"}
 CAT, LONG, MANY = "a cat sat", "the cat sat on the mat . who has a blue book ?", "a cat sat on the mat"
 STORY = "anna lives in paris and who sat on the mat is in berlin . the unhappy cats lives in paris ."
@@ -175,6 +182,20 @@ ROWS: tuple[Row, ...] = (
     embedder("do_lower_case of the module", "A CAT", files=sentence(do_lower_case=True), lowercase=False),
     embedder("do_lower_case of the tokenizer", "A CAT", files=tokens(do_lower_case=True), lowercase=False),
     embedder("do_lower_case false", "A Cat", files=tokens(do_lower_case=False)),
+    *(
+        embedder(
+            f"pieces, {name}",
+            *("A Cat sat", "é e\u0301 É ``a''", "SAD  cAr"),
+            tokenizer="pieces",
+            files=tokens(tokenizer_class="AlbertTokenizer", **settings),
+        )
+        for name, settings in (
+            ("as they are", {}),
+            ("upper case", {"do_lower_case": False}),
+            ("accents", {"keep_accents": True, "do_lower_case": False}),
+            ("without a space before", {"add_prefix_space": False}),
+        )
+    ),
     embedder("strip_accents", "é e", files=tokens(strip_accents=False)),
     embedder("strip_accents by default", "é e"),
     embedder("truncation_side", MANY, files={**tokens(truncation_side="left"), **sentence(max_seq_length=4)}),
@@ -256,6 +277,27 @@ ROWS: tuple[Row, ...] = (
         "entities of the end", "tagger", TAG, {"text": [STORY]},
         files=tokens(model_max_length=12, truncation_side="left"),
     ),
+    *(
+        pipeline(
+            f"entities of bytes, {name}", "tagger", TAG, {"text": [BYTES, " is a cat"]}, tokenizer="bytes",
+            files=byte_level(**settings), **options,
+        )
+        for name, settings, options in (
+            ("each", {}, {}),
+            ("words", {}, {"aggregation_strategy": "first"}),
+            ("with a space", {"add_prefix_space": True}, {"aggregation_strategy": "simple"}),
+            ("in parts", {"model_max_length": 14}, {"aggregation_strategy": "simple", "stride": 3}),
+            (
+                "in parts with a space", {"model_max_length": 14, "add_prefix_space": True},
+                {"aggregation_strategy": "max", "stride": 3, "ignore_labels": []},
+            ),
+            (
+                "in parts from the end with a space",
+                {"model_max_length": 14, "add_prefix_space": True, "truncation_side": "left"},
+                {"aggregation_strategy": "simple", "stride": 2, "ignore_labels": []},
+            ),
+        )
+    ),
     # --- pipelines: masks
     pipeline("mask", "filler", FILL, {"text": ["the [MASK] sat on the mat"]}),
     pipeline("two masks", "filler", FILL, {"text": ["the [MASK] sat on [MASK]"]}, top_k=2),
@@ -278,6 +320,17 @@ ROWS: tuple[Row, ...] = (
     pipeline(
         "in parts from the end", "reader", ASK, STORY_ASKED, top_k=2, max_seq_len=20, doc_stride=4,
         files=tokens(truncation_side="left"),
+    ),
+    *(
+        pipeline(
+            f"answers in bytes{name}", "reader", ASK, {"question": ["who is in paris ?"], "context": [BYTES * 2]},
+            tokenizer="bytes", files=byte_level(**settings), top_k=3, max_seq_len=34, doc_stride=5, **options,
+        )
+        for name, settings, options in (
+            ("", {}, {}),
+            (" with a space", {"add_prefix_space": True}, {}),
+            (" with a space, parts of words", {"add_prefix_space": True}, {"align_to_words": False}),
+        )
     ),
     pipeline("long context", "reader", ASK, {**STORY_ASKED, "context": [STORY * 4]}, top_k=2),
 )  # fmt: skip
@@ -336,7 +389,7 @@ def write_folder(folder: Path, row: Row) -> Path:
     for name, content in plain.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(content.get("", content)))
-    tokenizer(row.lowercase).save(str(folder / "tokenizer.json"))
+    TOKENIZERS[row.tokenizer](row.lowercase).save(str(folder / "tokenizer.json"))
     graph = HERE / f"{row.kind}.onnx"
     if graph.is_file():
         shutil.copy(graph, folder / "model.onnx")
@@ -353,6 +406,36 @@ def tokenizer(lowercase: bool) -> Any:
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return made
+
+
+def byte_tokenizer(lowercase: bool) -> Any:
+    """Pairs of bytes for words of few letters, as RoBERTa has it; the vocabulary is no larger than WORDS."""
+    merges = [("\u0120", "a"), ("a", "t"), ("\u0120", "s"), ("\u0120s", "at"), ("n", "n")]
+    letters = [*SPECIAL, "\u0120", *"abcdefhilnoprstuvw.?", *("".join(pair) for pair in merges)]
+    made = Tokenizer(models.BPE({piece: at for at, piece in enumerate(letters)}, merges, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(list(SPECIAL))
+    made.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2), add_prefix_space=False)
+    return made
+
+
+def piece_tokenizer(lowercase: bool) -> Any:
+    """Pieces of words, as Albert has it."""
+    pieces = [*SPECIAL, "\u2581", "\u2581a", "\u2581c", "at", "\u2581s", "\u0301", *"abcdefhinorstACDSÉé"]
+    made = Tokenizer(models.Unigram([(piece, -float(at) / 9) for at, piece in enumerate(pieces)], 1, False))
+    accents = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    made.normalizer = normalizers.Sequence(accents if lowercase else [])
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    made.decoder = decoders.Metaspace()
+    made.add_special_tokens(list(SPECIAL))
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
+TOKENIZERS = {"words": tokenizer, "bytes": byte_tokenizer, "pieces": piece_tokenizer}
 
 
 def _weights(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -9,6 +9,7 @@ docs/text-models.md.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokenizers import Tokenizer, normalizers, processors
+from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 
 from trident.core.backends.model_files import at_least_one, boolean, field_of, parameters_of
 from trident.core.config.problem import is_plain
@@ -106,6 +107,8 @@ _PLAIN_SETTINGS = {"max_seq_length", "do_lower_case", "transformer_task", "modal
 # Tokenizers that transformers builds anew from these settings of tokenizer_config.json, whatever tokenizer.json says.
 _BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "ConvBertTokenizer", "MPNetTokenizer"}
 _BERT_MODELS = {"bert", "distilbert", "electra", "convbert", "mpnet", "nomic_bert", "megatron-bert", "ernie", "nezha"}
+# Tokenizers that put a space before a text as `add_prefix_space` says, whatever tokenizer.json says.
+_BYTE_TOKENIZERS = {"RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"}
 # Tokenizers that begin and end a text as `add_bos_token` and `add_eos_token` say.
 _BOS_TOKENIZERS = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}
 _Choice = TypeVar("_Choice", bound=Enum)
@@ -120,9 +123,9 @@ class TextModel:
     sentence-transformers behind its first, class and path. `include_prompt`: the tokens of a prompt are pooled, too.
     `dimensions` cuts vectors; 0 leaves them. `similarity` is for the route that compares texts. `prompt` goes before
     each text, unless the request names one of `prompts`. `lowercase`: texts are lowered before the tokenizer.
-    `max_batch_tokens` limits one execution of the graph, padding
-    counted; 0 leaves it to the device. With `truncate` longer texts are cut, otherwise refused. `top_k` is how many
-    words fill a mask. `joins_punctuation`: of text made of tokens, the spaces before punctuation are left out.
+    `max_batch_tokens` limits one execution of the graph, padding counted; 0 leaves it to the device. With `truncate`
+    longer texts are cut, otherwise refused. `top_k` is how many words fill a mask. `adds_space`: the tokenizer puts a
+    space before a text. `joins_punctuation`: of text made of tokens, the spaces before punctuation are left out.
     `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
     """
 
@@ -148,6 +151,7 @@ class TextModel:
     pad_token: str
     mask_token: str
     cls_token: str
+    adds_space: bool
     joins_punctuation: bool
     unknown_token: str
     prompt: str
@@ -181,6 +185,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         _log.info("model '%s': the Python code that comes with it (auto_map) is not executed", name)
     tokenizer = read(f"{inner}tokenizer_config.json", required=False)
     tokens = read(f"{inner}special_tokens_map.json", required=False) | tokenizer
+    kind = _tokenizer_kind(tokenizer)
     found = [read(inner + each, required=False) for each in _TRANSFORMER_FILES]
     sentence: dict[str, Any] = next(filter(None, found), {})
     if unused := sorted(key for key in sentence.keys() - _PLAIN_SETTINGS if sentence[key]):
@@ -234,6 +239,9 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         pad_token=_token(tokens.get("pad_token")),
         mask_token=_token(tokens.get("mask_token")),
         cls_token=_token(tokens.get("cls_token")),
+        adds_space=kind in _BYTE_TOKENIZERS - {"GPT2Tokenizer"}
+        and tokenizer.get("add_prefix_space") is True
+        and tokenizer.get("trim_offsets", True) is True,
         joins_punctuation=tokenizer.get("clean_up_tokenization_spaces") is True,
         unknown_token=_token(tokens.get("unk_token")),
         prompt=parameters.text("prompt", prompts.get(str(whole.get("default_prompt_name")), "")),
@@ -256,7 +264,7 @@ def read_tokenizer(model: TextModel) -> Any:
     read = partial(_read_json, model.folder / model.inner, model.name)
     settings = read("tokenizer_config.json", required=False)
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
-    kind = str(settings.get("tokenizer_class") or "").removesuffix("Fast")
+    kind = _tokenizer_kind(settings)
     is_bert = kind in _BERT_TOKENIZERS or (not kind and read(CONFIG).get("model_type") in _BERT_MODELS)
     if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         tokenizer.normalizer = normalizers.BertNormalizer(
@@ -265,6 +273,25 @@ def read_tokenizer(model: TextModel) -> Any:
             strip_accents=settings.get("strip_accents"),
             lowercase=settings.get("do_lower_case", True),
         )
+    if kind == "AlbertTokenizer":
+        tokenizer.normalizer = _normalizer_of_albert(tokenizer, settings)
+        scheme = "always" if settings.get("add_prefix_space", True) else "never"
+        split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme=scheme)]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
+    if kind == "Qwen2Tokenizer" and settings.get("add_prefix_space"):
+        raise ModelLoadFailed(
+            f"text model '{model.name}' has a Qwen2Tokenizer with add_prefix_space, which is not supported",
+            hint="transformers 4 ignores it, and transformers 5 does not: leave it out of tokenizer_config.json",
+            model=model.name,
+        )
+    if kind in _BYTE_TOKENIZERS and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
+        adds = bool(settings.get("add_prefix_space"))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(adds, use_regex=tokenizer.pre_tokenizer.use_regex)
+        state = json.loads(tokenizer.post_processor.__getstate__()) if tokenizer.post_processor else {}
+        if state.get("type") == "RobertaProcessing":
+            trims = bool(settings.get("trim_offsets", True))
+            sep, cls = tuple(state["sep"]), tuple(state["cls"])
+            tokenizer.post_processor = processors.RobertaProcessing(sep, cls, trims, adds)
     if kind in _BOS_TOKENIZERS and ("add_bos_token" in settings or "add_eos_token" in settings):
         first = _token(settings.get("bos_token")) if settings.get("add_bos_token", True) else ""
         last = _token(settings.get("eos_token")) if settings.get("add_eos_token") else ""
@@ -278,6 +305,23 @@ def read_tokenizer(model: TextModel) -> Any:
         found = tokenizer.normalizer
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([found] if found is not None else [])])
     return tokenizer
+
+
+def _normalizer_of_albert(tokenizer: Any, settings: Mapping[str, Any]) -> Any:
+    """What transformers 5 makes of the settings, with the table of characters that tokenizer.json has."""
+    made: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not settings.get("keep_accents", False):
+        made += [normalizers.NFKD(), normalizers.StripAccents()]
+    if settings.get("do_lower_case", True):
+        made.append(normalizers.Lowercase())
+    found = json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else {}
+    tables = [each for each in found.get("normalizers", [found]) if each.get("type") == "Precompiled"]
+    made += [normalizers.Precompiled(base64.b64decode(each["precompiled_charsmap"])) for each in tables[:1]]
+    return normalizers.Sequence(made)
+
+
+def _tokenizer_kind(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("tokenizer_class") or "").removesuffix("Fast")
 
 
 def _read_json(folder: Path, model: str, file: str, *, required: bool = True) -> Any:

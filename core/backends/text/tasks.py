@@ -121,13 +121,22 @@ class TextCall:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of tokens of a text that is too long, between the special tokens. `indices` are those in `whole`."""
+    """A run of tokens of a text that is too long, between the special tokens. `indices` are those in `whole`.
+
+    `spaced` is the one of them whose offsets have the space before it, -1 if none has.
+    """
 
     whole: Any
     indices: Sequence[int]
+    spaced: int = -1
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def offsets(self, at: int) -> tuple[int, int]:
+        """The characters of the token `at` of the whole text."""
+        start, end = self.whole.offsets[at]
+        return start - (at == self.spaced), end
 
     @property
     def ids(self) -> list[int]:
@@ -440,6 +449,31 @@ class _Found(Task):
 
     outputs = (TensorSignature("answer", "BYTES", (-1, 1)),)
 
+    def _parts(self, encoding: Any, sequence: int, most: int, stride: int) -> Iterator[Part]:
+        """The parts of at most `most` tokens of a text, in which `sequence` is cut; two share `stride` of its tokens.
+
+        If texts are cut on the left, the last part comes first. Raises InvalidRequest if what is not cut leaves no
+        room.
+        """
+        inside = [at for at, each in enumerate(encoding.sequence_ids) if each == sequence]
+        first, last = (inside[0], inside[-1] + 1) if inside else (len(encoding), len(encoding))
+        before, after = range(first), range(last, len(encoding))
+        room = most - len(before) - len(after)
+        if room <= stride and last - first > room:
+            raise InvalidRequest(
+                f"of {most} tokens {len(before) + len(after)} are not of the text that is cut, and {stride} are shared",
+                hint="shorten the question, or make doc_stride smaller or max_seq_len larger",
+            )
+        size = last - first
+        for cut in range(0, max(size, 1), max(1, room - stride)):
+            kept = min(room, size - cut)
+            start = first + cut if self._model.truncation_side == "right" else last - cut - kept
+            # The library takes the space of a part's first token for one that it has added.
+            is_spaced = self._model.adds_space and first < start < last and encoding.tokens[start].startswith("\u0120")
+            yield Part(encoding, [*before, *range(start, start + kept), *after], start if is_spaced else -1)
+            if cut + kept == size:
+                break
+
     def tensors(self, rows: list[list[Any]], call: TextCall) -> dict[str, Array]:
         answers = [self.answer(parts, at, call) for at, parts in enumerate(rows)]
         return {"answer": bytes_array([orjson.dumps(each) for each in answers], (len(answers), 1))}
@@ -474,7 +508,7 @@ class TokenClassification(_Found):
         if len(encoding) <= most:
             return [encoding]
         special = sum(encoding.special_tokens_mask)
-        found = list(_parts(encoding, 0, most, min(stride or 0, most - special - 1), self._model.truncation_side))
+        found = list(self._parts(encoding, 0, most, min(stride or 0, most - special - 1)))
         return found if stride else found[:1]
 
     def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
@@ -492,7 +526,7 @@ class TokenClassification(_Found):
         for index, at in enumerate(encoding.indices if isinstance(encoding, Part) else range(len(encoding))):
             if whole.special_tokens_mask[at]:
                 continue
-            start, end = whole.offsets[at]
+            start, end = encoding.offsets(at) if isinstance(encoding, Part) else whole.offsets[at]
             word, written = self._tokenizer.id_to_token(whole.ids[at]), str(text)[start:end]
             if self._prefixes:
                 is_subword = len(word) != len(written)
@@ -696,7 +730,7 @@ class QuestionAnswering(_Found):
         longest = options.get("max_question_len", question)
         if question > longest:
             raise InvalidRequest(f"the question has {question} tokens, more than max_question_len, {longest}")
-        return list(_parts(encoding, 1, most, stride, self._model.truncation_side))
+        return list(self._parts(encoding, 1, most, stride))
 
     def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
         starts, ends = group.outputs
@@ -737,7 +771,7 @@ class QuestionAnswering(_Found):
         words = [whole.word_ids[at] if whole.sequence_ids[at] == 1 else None for at in indices]
         if aligned and None not in (words[first], words[last]):
             first, last = words.index(words[first]), len(words) - 1 - words[::-1].index(words[last])
-        return int(whole.offsets[indices[first]][0]), int(whole.offsets[indices[last]][1])
+        return int(part.offsets(indices[first])[0]), int(part.offsets(indices[last])[1])
 
     def answer(self, parts: list[Any], at: int, call: TextCall) -> Any:
         """Answers with the same text count as one."""
@@ -797,30 +831,6 @@ def _counts(tokens: Sequence[Any]) -> Array:
 def _labels_of(model: TextModel, shape: Sequence[Any]) -> tuple[str, ...]:
     """A label for each score of the graph, whose count is in its shape or in the folder."""
     return labels_for(model.labels, shape[-1]) if isinstance(shape[-1], int) else model.labels
-
-
-def _parts(encoding: Any, sequence: int, most: int, stride: int, side: str) -> Iterator[Part]:
-    """The parts of at most `most` tokens of a text, in which `sequence` is cut; two share `stride` of its tokens.
-
-    If texts are cut on the left `side`, the last part comes first. Raises InvalidRequest if what is not cut leaves no
-    room.
-    """
-    inside = [at for at, each in enumerate(encoding.sequence_ids) if each == sequence]
-    first, last = (inside[0], inside[-1] + 1) if inside else (len(encoding), len(encoding))
-    before, after = range(first), range(last, len(encoding))
-    room = most - len(before) - len(after)
-    if room <= stride and last - first > room:
-        raise InvalidRequest(
-            f"of {most} tokens, {len(before) + len(after)} are not of the text that is cut, and {stride} are shared",
-            hint="shorten the question, or make doc_stride smaller or max_seq_len larger",
-        )
-    size = last - first
-    for cut in range(0, max(size, 1), max(1, room - stride)):
-        kept = min(room, size - cut)
-        start = first + cut if side == "right" else last - cut - kept
-        yield Part(encoding, [*before, *range(start, start + kept), *after])
-        if cut + kept == size:
-            break
 
 
 def activated(logits: Array, activation: Activation) -> Array:

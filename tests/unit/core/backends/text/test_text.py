@@ -254,6 +254,11 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
             '"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}',
             r"activation torch\.nn\.modules\.activation\.Tanh",
         ),
+        (
+            "tokenizer_config.json",
+            '{"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": true}',
+            "a Qwen2Tokenizer with add_prefix_space",
+        ),
         ("config_sentence_transformers.json", '{"similarity_fn_name": "jaccard"}', "similarity_fn_name 'jaccard'"),
         ("1_Pooling/config.json", '{"pooling_mode_median_tokens": true}', "pools with 'pooling_mode_median"),
         ("config.json", '{"architectures": ["LlamaForCausalLM"]}', None),
