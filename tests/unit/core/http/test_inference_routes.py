@@ -238,6 +238,8 @@ def test_a_header_with_an_underscore_is_not_the_one_with_a_hyphen() -> None:
     refused = client.post(INFER, data=BODY, environ_base=reserved)
     text = "Header 'sequence_id' is reserved for Triton usage and cannot be forwarded."
     assert (refused.status_code, refused.json["error"]) == (400, text)
+    reserved["trident.headers"][1] = ("Sequence_id", "1")  # names are compared as Triton compares them
+    assert client.post(INFER, data=BODY, environ_base=reserved).status_code == 200
 
 
 # --- the v1 protocol of KServe and TensorFlow Serving beside OpenAI's routes of the same name

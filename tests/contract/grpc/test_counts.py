@@ -1,28 +1,19 @@
-"""NVIDIA's client, `tritonclient.grpc` and its asyncio form, with front ends before the engine, and how its calls are
-counted.
-
-Source: docs/spec/grpc.md sections 1 to 5.
-"""
+"""How gRPC calls are counted and logged with front ends. Source: docs/spec/grpc.md sections 1 to 5."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
-    client_of,
     rpc_refusal,
     stub_of,
-    tensor,
 )
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
-from tests.contract.servers.typed_values import TYPES, values_of
-from tests.unit.onnx_models import classifier, identity, write_version
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
@@ -32,35 +23,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("grpc")
     repository = link_models(folder / "models", "simple")
-    for datatype in TYPES:
-        write_version(identity(datatype), repository, f"same_{datatype}")
-    write_version(classifier(("cat", "dog", "fish")), repository, "zipped")
-    options = ("--shutdown-grace-secs=0", "--model-control-mode=explicit", "--load-model=*", "--log-verbose=1")
-    with ServerProcess(repository, folder / "log", *options) as running:
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", "--log-verbose=1") as running:
         yield running
         assert "Traceback" not in running.log_text()
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Any]:
-    with client_of(server) as client:
-        yield client
-
-
-# --- inference
-
-
-@pytest.mark.parametrize("datatype", TYPES)
-def test_every_datatype_passes(client: Any, datatype: str) -> None:
-    values = values_of(datatype)
-    answer = client.infer(f"same_{datatype}", [tensor("INPUT0", values, datatype)]).as_numpy("OUTPUT0")
-    assert answer.shape == values.shape
-    assert answer.tolist() == values.tolist()
-    if datatype != "BYTES":
-        assert answer.tobytes() == values.tobytes()
-
-
-# --- the other calls
 
 
 def test_calls_are_counted_and_logged(server: ServerProcess) -> None:
