@@ -12,13 +12,12 @@ import pytest
 from tests.unit.packed_tensors import TWO, spec
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, QueuePolicy
-from trident.core.errors import BackendFailed, ErrorCode, QueueFull, RequestCancelled, ServerError, ServerStopping
+from trident.core.errors import QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
 from trident.core.inference.tensors import layout_of
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, FaultOf, GiveUp, LocalCache, OnFound
 from trident.core.scheduling.context import SchedulingContext
@@ -168,34 +167,6 @@ def bench() -> Iterator[Bench]:
     assert made.cache.metrics().entries == 0
 
 
-def test_equal_requests_at_the_same_time_are_executed_once(bench: Bench) -> None:
-    for id in "abc":
-        bench.submit(id, 1)
-    assert len(bench.executor.submitted) == 1
-    assert bench.scheduler.queued == 2
-    bench.executor.answer(10)
-    assert [bench.value(id) for id in "abc"] == [10, 10, 10]
-    assert bench.scheduler.queued == 0
-
-
-def test_waiting_requests_share_a_failure_that_is_not_cached(bench: Bench) -> None:
-    for id in "ab":
-        bench.submit(id, 1)
-    bench.executor.fail(BackendFailed("broken"))
-    assert str(bench.error("a")) == str(bench.error("b")) == "broken"
-    assert bench.statistics.snapshot().request_failures[FailureReason.BACKEND] == 1  # that of "b"
-    bench.submit("c", 1)
-    assert len(bench.executor.submitted) == 1
-
-
-@pytest.mark.parametrize("code", ErrorCode)
-def test_waiting_requests_share_a_model_error_of_any_code(bench: Bench, code: ErrorCode) -> None:
-    for id in "ab":
-        bench.submit(id, 1)
-    bench.executor.fail(BackendFailed("broken", code=code))
-    assert (str(bench.error("b")), bench.resubmitted) == ("broken", [])
-
-
 def test_a_cancelled_request_does_not_wait_any_longer(bench: Bench) -> None:
     bench.submit("a", 1)
     bench.submit("b", 1).cancel()
@@ -337,15 +308,6 @@ def test_remote_cache_miss_is_executed_once_and_cached(asking: Bench, elsewhere:
     assert (counted.cache_hit_count, counted.cache_miss_count) == (1, 1)
 
 
-def test_without_a_remote_cache_requests_execute_at_once(asking: Bench, elsewhere: ElsewhereCache) -> None:
-    elsewhere.is_up = False
-    for id in "ab":
-        asking.submit(id, 1)
-    assert [pending.request.id for pending in asking.executor.submitted] == ["a"]
-    asking.executor.answer(10)
-    assert [asking.value(id) for id in "ab"] == [10, 10]
-
-
 def test_refusal_after_a_lookup_leaves_no_flight(asking: Bench, elsewhere: ElsewhereCache) -> None:
     for id in "ab":
         asking.submit(id, 1)
@@ -372,38 +334,3 @@ def test_request_cancelled_during_its_lookup_is_answered_cancelled(asking: Bench
     asking.submit("a", 1).cancel()
     elsewhere.answer(10)
     assert isinstance(asking.error("a"), RequestCancelled)
-
-
-def test_answers_of_the_cache_keep_the_order_of_requests(bench: Bench) -> None:
-    batching = BatchingSpec(preferred_batch_sizes=(), preserve_ordering=True)
-    bench.spec = replace(bench.spec, batching=batching)
-    bench.scheduler = bench.open()
-    assert bench.scheduler.answers_at_once is None
-    arrived: list[str] = []
-
-    def submit(id: str, value: int) -> None:
-        note = bench.answers.setdefault(id, [])
-
-        def answer(response: InferenceResponse) -> None:
-            arrived.append(id)
-            note.append(response)
-
-        bench.scheduler.submit(PendingRequest(request_of(id, value), answer))
-
-    submit("known", 1)
-    bench.executor.answer(10)
-    submit("slow", 2)
-    submit("same", 2)
-    submit("hit", 1)
-    submit("late", 3)
-    submit("hit again", 1)
-    assert arrived == ["known"]
-    bench.executor.refusal = QueueFull("full")
-    with pytest.raises(QueueFull):
-        submit("refused", 4)
-    bench.executor.answer(20)
-    assert arrived == ["known", "slow", "same", "hit"]
-    # One that is not executed is told so at once, and nothing waits for it.
-    bench.executor.fail(RequestCancelled("gone"), Origin.CANCELLED)
-    assert arrived[4:] == ["late", "hit again"]
-    assert [bench.value(id) for id in ("known", "slow", "same", "hit", "hit again")] == [10, 20, 20, 10, 10]
