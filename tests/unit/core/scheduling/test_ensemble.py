@@ -381,7 +381,7 @@ def test_a_step_has_at_most_its_limit_in_flight() -> None:
         bench.submit(i=number)
     assert len(bench.a.pending) == 2
     bench.a.answer(0, Y=0)
-    assert len(bench.a.pending) == 3
+    assert [bytes(each.request.inputs[0].data)[0] for each in bench.a.pending] == [0, 1, 2]
     assert len(bench.b.pending) == 1
     bench.a.answer(1, Y=1)
     bench.a.answer(2, Y=2)
