@@ -15,7 +15,7 @@ from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import layout_of
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.switches import SWITCHES
@@ -60,10 +60,6 @@ class Executor:
         array = np.array([value], np.int32)
         outputs = [OutputTensor("OUT", "INT32", (1,), array)]
         pending.on_response(InferenceResponse("m", 1, outputs, id=pending.request.id, **fields))  # type: ignore[arg-type]
-
-    def fail(self, error: ServerError, origin: Origin = Origin.FAILED) -> None:
-        pending = self.submitted.pop(0)
-        pending.on_response(InferenceResponse.failed(pending.request, error, origin))
 
 
 class ElsewhereCache(LocalCache):
