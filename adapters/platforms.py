@@ -21,22 +21,17 @@ def platforms(named: str = "") -> tuple[Platform, ...]:
     """
     found = list(BUILT_IN)
     for text in filter(None, map(str.strip, named.split(","))):
-        platform = _imported(text)
+        module, _, attribute = text.partition(":")
+        try:
+            platform = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigInvalid(
+                f"{VARIABLE}: there is no platform at '{text}': {error}",
+                hint="it takes module:ATTRIBUTE, where the module can be imported and the attribute is a Platform",
+            ) from None
+        if not isinstance(platform, Platform):
+            raise ConfigInvalid(f"{VARIABLE}: {text} is not a Platform, but {type(platform).__name__}")
         if platform.name in {each.name for each in found}:
             raise ConfigInvalid(f"{VARIABLE}: {text} is the second platform with the name '{platform.name}'")
         found.append(platform)
     return tuple(found)
-
-
-def _imported(text: str) -> Platform:
-    module, _, attribute = text.partition(":")
-    try:
-        platform = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigInvalid(
-            f"{VARIABLE}: there is no platform at '{text}': {error}",
-            hint="it takes module:ATTRIBUTE, where the module can be imported and the attribute is a Platform",
-        ) from None
-    if not isinstance(platform, Platform):
-        raise ConfigInvalid(f"{VARIABLE}: {text} is not a Platform, but {type(platform).__name__}")
-    return platform

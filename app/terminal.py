@@ -125,7 +125,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | N
     """
     cells = [[_lines(cell) for cell in row] for row in (headings, *rows)]
     natural = [max(len(line) for row in cells for line in row[column]) for column in range(len(headings))]
-    widths = _fitting(natural, (console.width() if width is None else width) - 3 * len(headings) - 1)
+    room = (console.width() if width is None else width) - 3 * len(headings) - 1
+    widths = list(natural)
+    while sum(widths) > room and max(widths) > _NARROWEST:  # the widest shrink, as far as a column can be read
+        widths[widths.index(max(widths))] -= 1
     wrapped = [
         [
             [part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]]
@@ -142,14 +145,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | N
 
 def _lines(cell: str) -> list[str]:
     return [escaped(line) for line in cell.rstrip("\n").split("\n")]
-
-
-def _fitting(widths: Sequence[int], room: int) -> list[int]:
-    """The widths of columns that share `room`: the widest shrink, as far as a column can be read."""
-    fitting = list(widths)
-    while sum(fitting) > room and max(fitting) > _NARROWEST:
-        fitting[fitting.index(max(fitting))] -= 1
-    return fitting
 
 
 def _row(cells: Sequence[list[str]], widths: Sequence[int]) -> list[str]:

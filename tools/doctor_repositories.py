@@ -243,7 +243,14 @@ def repository_lines(reading: RepositoryReading) -> Iterator[Line]:
     if strangers:
         text = f"{first_names(sorted(strangers))}: without a configuration or a version, so loading fails"
         yield area.warning("no models", text, "move them out of the repository: a server loads every folder in it")
-    if others := _other_versions(reading.models):
+    if others := sorted(
+        {
+            f"{name}/{folder}"
+            for name, files in reading.models.items()
+            for folder, slash, rest in (file.path.partition("/") for file in files)
+            if slash and version_number(folder) is None and rest.partition("/")[0].startswith("model.")
+        }
+    ):
         text = f"{first_names(others)}: their names are no numbers, so a server ignores them"
         yield area.warning("no versions", text, "a version's folder is named 1, 2, 3 and so on")
     if reading.refused:
@@ -259,18 +266,6 @@ def repository_lines(reading: RepositoryReading) -> Iterator[Line]:
 def _versions(files: Sequence[SourceFile]) -> set[int]:
     found = (version_number(file.path.partition("/")[0]) for file in files if "/" in file.path)
     return {version for version in found if version is not None}
-
-
-def _other_versions(models: Mapping[str, Sequence[SourceFile]]) -> list[str]:
-    """`MODEL/FOLDER` of each folder with a model file whose name is not a version."""
-    return sorted(
-        {
-            f"{name}/{folder}"
-            for name, files in models.items()
-            for folder, slash, rest in (file.path.partition("/") for file in files)
-            if slash and version_number(folder) is None and rest.partition("/")[0].startswith("model.")
-        }
-    )
 
 
 # --- the models' size against memory and disk

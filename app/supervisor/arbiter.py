@@ -448,25 +448,22 @@ class EngineChild:
         try:
             self.pid = os.fork()
             if not self.pid:
-                self._run_child(close_inherited, captured)
+                status = EXIT_FAILED
+                try:
+                    _reset_signals()
+                    close_inherited()
+                    captured.begin()
+                    status = self._run()
+                except BaseException:
+                    log.exception("the engine's process failed")
+                finally:
+                    exit_now(status)
         except OSError as error:  # no memory or no process is free: retry later
             captured.close()
             self._output = None
             log.error("%s cannot be started: %s; the next try is in %d s", self._name, error, self._restarts.ended())
         finally:
             release_stop_signals()
-
-    def _run_child(self, close_inherited: Callable[[], None], captured: CapturedOutput) -> None:
-        status = EXIT_FAILED
-        try:
-            _reset_signals()
-            close_inherited()
-            captured.begin()
-            status = self._run()
-        except BaseException:
-            log.exception("the engine's process failed")
-        finally:
-            exit_now(status)
 
     def ended(self, code: int) -> bool:
         """Record that the process ended with `code` (negative for a signal). Returns whether to restart it."""

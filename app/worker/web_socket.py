@@ -144,20 +144,17 @@ class WebSocket:
         if protocol.close_sent is not None and protocol.close_rcvd is None:
             self._linger()
         for frame in frames:
-            self._wait_for_room()
+            while not self._is_over and (self._stream.is_full or self._control_size > _MOST_CONTROL):
+                self._is_paused = True
+                self._has_room.clear()
+                self._has_room.wait()
+            if self._is_paused:
+                self._is_paused = False
+                self._connection.since = self._clock.now
             if self._is_over or protocol.state is not State.OPEN:
                 return
             assert isinstance(frame, Frame)
             self._take(frame)
-
-    def _wait_for_room(self) -> None:
-        while not self._is_over and (self._stream.is_full or self._control_size > _MOST_CONTROL):
-            self._is_paused = True
-            self._has_room.clear()
-            self._has_room.wait()
-        if self._is_paused:
-            self._is_paused = False
-            self._connection.since = self._clock.now
 
     def _take(self, frame: Frame) -> None:
         """Take a frame; a message goes to the stream when it is complete."""

@@ -353,7 +353,13 @@ class TreePrediction:
         self._input_type = str(trees.input_type).encode()
         self._input_dtype, self._output_dtype = np.dtype(trees.input_type), np.dtype(trees.output_type)
         self._config = _Config()
-        self._shape = _row_shape(trees, self._config)
+        sizes, dimensions = ctypes.POINTER(ctypes.c_uint64)(), ctypes.c_uint64()
+        _check(
+            _library().TreeliteGTILGetOutputShape(
+                trees.handle, 1, self._config.handle, ctypes.byref(sizes), ctypes.byref(dimensions)
+            )
+        )
+        self._shape = tuple(int(size) for size in sizes[1 : dimensions.value])
         self._threads = threads
         # It starts them when they are needed, and they end when it is dropped.
         self._others = ThreadPoolExecutor(threads - 1, "trees") if threads > 1 else None
@@ -405,17 +411,6 @@ class _Config:
     def __del__(self) -> None:
         if self.handle:
             _library().TreeliteGTILDeleteConfig(self.handle)
-
-
-def _row_shape(trees: Any, config: _Config) -> tuple[int, ...]:
-    """The targets and classes of the scores of a row."""
-    sizes, dimensions = ctypes.POINTER(ctypes.c_uint64)(), ctypes.c_uint64()
-    _check(
-        _library().TreeliteGTILGetOutputShape(
-            trees.handle, 1, config.handle, ctypes.byref(sizes), ctypes.byref(dimensions)
-        )
-    )
-    return tuple(int(size) for size in sizes[1 : dimensions.value])
 
 
 def _check(status: int) -> None:

@@ -171,7 +171,15 @@ class Gatherer:
             if self._as_they_are:
                 return feed
         elif self._joins_blocks and (packed := _packed_alike(requests)) is not None:
-            return _joined(packed, total)
+            layout = packed[0].layout
+            rows = np.frombuffer(b"".join([inputs.content for inputs in packed]), np.uint8)
+            rows = rows.reshape(len(packed), layout.size)
+            return {
+                name: np.ndarray(
+                    (total, *shape[1:]), BY_NAME[datatype].dtype, np.ascontiguousarray(rows[:, start:end]).data
+                )
+                for name, datatype, shape, start, end in layout.entries
+            }
         else:
             feed = {
                 tensor.name: self._together(tensor.name, tensors_of(requests, position, tensor.name), total)
@@ -239,17 +247,6 @@ def _packed_alike(requests: Sequence[InferenceRequest]) -> list[PackedInputs] | 
     if len(packed) < len(requests) or packed[0].layout.size * len(packed) > _JOINED_BYTES_AT_MOST:
         return None
     return packed if len({inputs.layout for inputs in packed}) == 1 else None
-
-
-def _joined(packed: Sequence[PackedInputs], total: int) -> dict[str, Array]:
-    """The feed for small inputs of one layout. Their contents are the rows of a block; an input is some columns."""
-    layout = packed[0].layout
-    rows = np.frombuffer(b"".join([inputs.content for inputs in packed]), np.uint8)
-    rows = rows.reshape(len(packed), layout.size)
-    return {
-        name: np.ndarray((total, *shape[1:]), BY_NAME[datatype].dtype, np.ascontiguousarray(rows[:, start:end]).data)
-        for name, datatype, shape, start, end in layout.entries
-    }
 
 
 def tensors_of(requests: Sequence[InferenceRequest], position: int, name: str) -> list[InputTensor]:

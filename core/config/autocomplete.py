@@ -174,17 +174,6 @@ def normalize(config: ModelConfig, gpu_ids: GpuIds) -> None:
     latest = config.version_policy.WhichOneof("policy_choice") == "latest"
     if latest and config.version_policy.latest.num_versions == 0:
         config.version_policy.latest.num_versions = 1
-    _normalize_batching(config)
-    if not is_ensemble(config):
-        optimization = config.optimization
-        if not optimization.HasField("input_pinned_memory"):
-            optimization.input_pinned_memory.enable = True
-        if not optimization.HasField("output_pinned_memory"):
-            optimization.output_pinned_memory.enable = True
-    normalize_instance_groups(config, gpu_ids)
-
-
-def _normalize_batching(config: ModelConfig) -> None:
     batcher: Any = None  # either has preferred_batch_size
     if config.HasField("dynamic_batching"):
         batcher = config.dynamic_batching
@@ -195,6 +184,13 @@ def _normalize_batching(config: ModelConfig) -> None:
             batcher = sequence.oldest
     if batcher is not None and not batcher.preferred_batch_size and config.max_batch_size > 0:
         batcher.preferred_batch_size.append(config.max_batch_size)
+    if not is_ensemble(config):
+        optimization = config.optimization
+        if not optimization.HasField("input_pinned_memory"):
+            optimization.input_pinned_memory.enable = True
+        if not optimization.HasField("output_pinned_memory"):
+            optimization.output_pinned_memory.enable = True
+    normalize_instance_groups(config, gpu_ids)
 
 
 _log = logging.getLogger("trident.config")

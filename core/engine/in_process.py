@@ -331,7 +331,18 @@ class InferenceEngine:
 
     def metrics(self) -> MetricsSnapshot:
         models = [
-            _model_metrics(version, model.key.namespace)
+            ModelMetrics(
+                model=version.name,
+                version=version.version,
+                statistics=version.statistics.snapshot(version.queued),
+                load_duration_secs=version.load_seconds,
+                tags=version.spec.metric_tags,
+                gpu_uuid=version.gpu_uuid,
+                latencies=version.statistics.latencies(time.monotonic_ns()),
+                processes=tuple(version.processes()),
+                memory=version.memory_metrics(),
+                namespace=model.key.namespace or None,
+            )
             for model in self._models.all()
             for _, version in sorted(model.serving.items())
         ]
@@ -361,21 +372,6 @@ def _download_metrics(seen: DownloadSnapshot) -> DownloadMetrics | None:
         retries=seen.retries_total,
         seconds=seen.seconds_total,
         pending_bytes=seen.bytes_total - seen.bytes_done,
-    )
-
-
-def _model_metrics(version: ModelVersion, namespace: str) -> ModelMetrics:
-    return ModelMetrics(
-        model=version.name,
-        version=version.version,
-        statistics=version.statistics.snapshot(version.queued),
-        load_duration_secs=version.load_seconds,
-        tags=version.spec.metric_tags,
-        gpu_uuid=version.gpu_uuid,
-        latencies=version.statistics.latencies(time.monotonic_ns()),
-        processes=tuple(version.processes()),
-        memory=version.memory_metrics(),
-        namespace=namespace or None,
     )
 
 

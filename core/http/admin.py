@@ -229,7 +229,19 @@ def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository
             raise InvalidRequest(f"the parameter 'soon' goes with no other, but there is '{min(given)}'")
         front_end.engine.prefetch_model(model)
         return empty_reply(JSON)
-    parameters = _load_parameters(given)
+    parameters: dict[str, Any] = {}
+    for key, value in given.items():
+        text = string(key, value)
+        if key == "config":
+            parameters[key] = text
+        elif key.startswith(_FILE_PREFIX):
+            try:
+                # Tools break base64 into lines. Without `validate`, all other invalid characters would be skipped.
+                parameters[key] = b64decode(text.encode("ascii").translate(None, _LINE_ENDS), validate=True)
+            except (UnicodeEncodeError, Base64Error) as error:
+                raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error
+        else:
+            raise ModelLoadFailed("unexpected error on creating Triton parameter")
     front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
     return empty_reply(JSON)
 
@@ -249,24 +261,6 @@ def _body_parameters(front_end: HttpFrontEnd, environ: Environ) -> dict[str, Any
     if not isinstance(parameters, dict):
         raise unable("parameters", "attempt to access JSON non-object as object")
     return parameters
-
-
-def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
-    """`config` as text, `file:PATH` as the bytes of the file. Raises InvalidRequest, ModelLoadFailed."""
-    read: dict[str, Any] = {}
-    for key, value in parameters.items():
-        text = string(key, value)
-        if key == "config":
-            read[key] = text
-        elif key.startswith(_FILE_PREFIX):
-            try:
-                # Tools break base64 into lines. Without `validate`, all other invalid characters would be skipped.
-                read[key] = b64decode(text.encode("ascii").translate(None, _LINE_ENDS), validate=True)
-            except (UnicodeEncodeError, Base64Error) as error:
-                raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error
-        else:
-            raise ModelLoadFailed("unexpected error on creating Triton parameter")
-    return read
 
 
 # --- the log and traces
@@ -325,7 +319,17 @@ def register_memory(front_end: HttpFrontEnd, environ: Environ, kind: str, region
         offset = _unsigned(document.get("offset", 0), "offset")
         engine.register_system_region(region, key, offset, _unsigned(_field(document, "byte_size"), "byte_size"))
     else:
-        handle = _handle(_field(document, _HANDLE))
+        found = _field(document, _HANDLE)
+        if type(found) is not dict:
+            raise InvalidRequest("attempt to access JSON non-object as object", hint=f"'{_HANDLE}' must be an object")
+        text = _text(_member(found, _HANDLE_TEXT), _HANDLE_TEXT)
+        if len(text) > _LONGEST_TEXT:
+            raise InvalidRequest(f"'{_HANDLE}' exceeds the maximum allowed data size limit INT_MAX")
+        try:
+            handle = b64decode(text.encode("ascii", "ignore"))
+        except Base64Error:
+            handle = b""
+        check_handle(handle)
         byte_size, device_id = [_unsigned(_member(document, name), name) for name in ("byte_size", "device_id")]
         engine.register_cuda_region(region, handle, device_id, byte_size)
     return empty_reply(JSON)
@@ -336,21 +340,6 @@ def unregister_memory(front_end: HttpFrontEnd, environ: Environ, kind: str, regi
     check_allowed(allowed=front_end.options.allow_client_shm)
     front_end.engine.unregister_regions(RegionKind(kind), region)
     return empty_reply(JSON)
-
-
-def _handle(found: Any) -> bytes:
-    """The handle of CUDA IPC in the object `found`. Raises InvalidRequest."""
-    if type(found) is not dict:
-        raise InvalidRequest("attempt to access JSON non-object as object", hint=f"'{_HANDLE}' must be an object")
-    text = _text(_member(found, _HANDLE_TEXT), _HANDLE_TEXT)
-    if len(text) > _LONGEST_TEXT:
-        raise InvalidRequest(f"'{_HANDLE}' exceeds the maximum allowed data size limit INT_MAX")
-    try:
-        handle = b64decode(text.encode("ascii", "ignore"))
-    except Base64Error:
-        handle = b""
-    check_handle(handle)
-    return handle
 
 
 def _field(document: dict[str, Any], name: str) -> Any:

@@ -337,7 +337,20 @@ class _Reading:
         if expected is None:
             set_parameter(self.request, key, json_parameter(key, value))
         else:
-            self._add_tensor(expected, value)
+            name, datatype = expected.name, expected.datatype
+            json_datatype(datatype.name, name)
+            content = value if type(value) is list else [value]
+            if datatype is BYTES:
+                array = array_from_json(content, datatype, None, name)
+                self._count(name, sum(map(len, array.tolist())) + _LENGTH_SIZE * array.size)
+                shape = self._shape(expected, len(content))
+            else:
+                self._count(name, len(content) * datatype.size)
+                shape = self._shape(expected, len(content))
+                array = array_from_json(content, datatype, len(content), name)
+            if any(tensor.name == name for tensor in self._inputs):
+                raise InvalidRequest(f"{self.request.log_prefix}input '{name}' already exists in request")
+            self._inputs.append(InputTensor(name, datatype.name, shape, array))
 
     def read_parameters(self, value: Any) -> None:
         """The members of the object `parameters` count as members of the request; null means that it is absent."""
@@ -353,22 +366,6 @@ class _Reading:
         except InvalidRequest as error:
             text = f"Converting keyword: '{_PARAMETERS}': {error.message}"
             raise InvalidRequest(text, hint=error.hint) from None
-
-    def _add_tensor(self, expected: InputSpec, value: Any) -> None:
-        name, datatype = expected.name, expected.datatype
-        json_datatype(datatype.name, name)
-        content = value if type(value) is list else [value]
-        if datatype is BYTES:
-            array = array_from_json(content, datatype, None, name)
-            self._count(name, sum(map(len, array.tolist())) + _LENGTH_SIZE * array.size)
-            shape = self._shape(expected, len(content))
-        else:
-            self._count(name, len(content) * datatype.size)
-            shape = self._shape(expected, len(content))
-            array = array_from_json(content, datatype, len(content), name)
-        if any(tensor.name == name for tensor in self._inputs):
-            raise InvalidRequest(f"{self.request.log_prefix}input '{name}' already exists in request")
-        self._inputs.append(InputTensor(name, datatype.name, shape, array))
 
     def _shape(self, expected: InputSpec, count: int) -> Shape:
         """The shape of `count` values: the innermost variable dimension takes what the fixed ones leave."""

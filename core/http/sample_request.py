@@ -532,15 +532,7 @@ def sample_request(front_end: HttpFrontEnd, environ: Environ, model: str, versio
     query = parse_qs(environ.get("QUERY_STRING", ""))
     spec = front_end.engine.model_spec(model, version_number(version))
     sample = make_sample(spec, version, dict(parse_shape(text) for text in query.get("shape", ())))
-    place = place_of(front_end, environ, query.get("url", [""])[0])
-    if form := query.get("form", [""])[0]:
-        text = front_end.bridge.run(write_request, sample, form, place)
-        return text_reply(200, f"{text}\n".encode(), TEXT)
-    return json_reply(front_end.bridge.run(sample_json, sample, place))
-
-
-def place_of(front_end: HttpFrontEnd, environ: Environ, url: str = "") -> Place:
-    """The server as the client of this request sees it, or at `url`. Raises InvalidRequest for what is not a URL."""
+    url = query.get("url", [""])[0]
     if url and not _URL.fullmatch(url):
         raise InvalidRequest(f"'url' is '{url[:64]}', expected one as http://localhost:8000")
     host = environ.get("HTTP_HOST", "")
@@ -552,7 +544,11 @@ def place_of(front_end: HttpFrontEnd, environ: Environ, url: str = "") -> Place:
     headers += [(each.header, "", "KEY") for each in options.restricted if "inference" in each.groups]
     name = re.sub(r":[0-9]+$", "", at.netloc)
     grpc = f"{'https' if options.grpc_tls else 'http'}://{name}:{options.grpc_port}" if options.grpc_port else ""
-    return Place(url=at.geturl().rstrip("/"), grpc_url=grpc, headers=headers)
+    place = Place(url=at.geturl().rstrip("/"), grpc_url=grpc, headers=headers)
+    if form := query.get("form", [""])[0]:
+        text = front_end.bridge.run(write_request, sample, form, place)
+        return text_reply(200, f"{text}\n".encode(), TEXT)
+    return json_reply(front_end.bridge.run(sample_json, sample, place))
 
 
 def sample_json(sample: SampleRequest, place: Place) -> dict[str, Any]:

@@ -75,14 +75,33 @@ def array_from_json(content: Any, datatype: Datatype, count: int | None, input_n
     if type(content) is list:
         return _array_from_list(content, datatype, count, input_name)
     if type(content) is np.ndarray:
-        return _array_from_numbers(content, datatype, count, input_name)
+        check_count(content.size, count)
+        if datatype.kind == "f":
+            return _narrowed(content, datatype)
+        if datatype.size < 8:
+            limits = np.iinfo(datatype.dtype)
+            if content.size and (content.min() < limits.min or content.max() > limits.max):
+                raise _out_of_range(content.tolist(), datatype, input_name)
+        return content.astype(datatype.dtype, copy=False)
     raise InvalidRequest(f"{_PARSE}attempt to access JSON non-array as array")
 
 
 def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, input_name: str) -> Array:
     types = set(map(type, content))
     if list in types:
-        content = _flatten(content, datatype.name)
+        flat: list[Any] = []
+        stack = [iter(content)]
+        while stack:
+            for element in stack[-1]:
+                if type(element) is list:
+                    if len(stack) >= MAX_DEPTH - 1:
+                        raise nested_too_deep(datatype.name)
+                    stack.append(iter(element))
+                    break
+                flat.append(element)
+            else:
+                stack.pop()
+        content = flat
         types = set(map(type, content))
     kind = datatype.kind
     if not types <= ELEMENT_TYPES[kind]:
@@ -99,17 +118,6 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, 
         return np.array(content, datatype.dtype)
     except OverflowError:
         raise _out_of_range(content, datatype, input_name) from None
-
-
-def _array_from_numbers(wide: Array, datatype: Datatype, count: int | None, input_name: str) -> Array:
-    check_count(wide.size, count)
-    if datatype.kind == "f":
-        return _narrowed(wide, datatype)
-    if datatype.size < 8:
-        limits = np.iinfo(datatype.dtype)
-        if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
-            raise _out_of_range(wide.tolist(), datatype, input_name)
-    return wide.astype(datatype.dtype, copy=False)
 
 
 def _narrowed(wide: Array, datatype: Datatype) -> Array:
@@ -147,23 +155,6 @@ def _out_of_range(content: list[int], datatype: Datatype, input_name: str) -> In
 def nested_too_deep(datatype_name: Any) -> InvalidRequest:
     """The error for an input's data; Triton finds the depth of strings before it parses them as 'data'."""
     return InvalidRequest(NESTED_TOO_DEEP if datatype_name == "BYTES" else _PARSE + NESTED_TOO_DEEP)
-
-
-def _flatten(content: list[Any], datatype_name: str) -> list[Any]:
-    """All elements of a nested list, row-major. The nesting need not agree with the shape."""
-    flat: list[Any] = []
-    stack = [iter(content)]
-    while stack:
-        for element in stack[-1]:
-            if type(element) is list:
-                if len(stack) >= MAX_DEPTH - 1:
-                    raise nested_too_deep(datatype_name)
-                stack.append(iter(element))
-                break
-            flat.append(element)
-        else:
-            stack.pop()
-    return flat
 
 
 def json_values(array: Array, datatype: str) -> Array | list[Any]:

@@ -89,10 +89,6 @@ def decode_request(
     if header_length is None:
         text = body if type(body) is bytes else memoryview(body)
         return _decode(parse_document(text, binary_follows=False), None, version, spec, max_input_size)
-    return _decode_binary(body, size, version, spec, max_input_size)
-
-
-def _decode_binary(body: Buffer, size: int, version: int, spec: ModelSpec, max_input_size: int) -> Decoded:
     view = memoryview(body)
     # A small body is `bytes`, whose slice costs less than one of a view.
     header, tail = body[:size] if type(body) is bytes else bytes(view[:size]), view[size:]
@@ -166,7 +162,8 @@ def _missing(field: str) -> InvalidRequest:
 def _read_inputs(document: dict[str, Any], tail: memoryview | None, spec: ModelSpec, max_input_size: int) -> Inputs:
     if "inputs" not in document:
         error = _missing("inputs")
-        error.hint = _route_hint(document, spec)
+        other = "" if document and "instances" not in document else _INSTANCES.format(spec.name)
+        error.hint = f"{other}GET /v2/models/{spec.name}/request?form=curl shows a request"
         raise error
     items = document["inputs"]
     if type(items) is not list:
@@ -209,12 +206,6 @@ def _read_inputs(document: dict[str, Any], tail: memoryview | None, spec: ModelS
     if tail is not None and offset != len(tail):
         raise InvalidRequest(f"unexpected additional input data for model '{spec.name}'")
     return _packed(inputs) if packs and inputs else inputs
-
-
-def _route_hint(document: dict[str, Any], spec: ModelSpec) -> str:
-    """What to do with a document that is no v2 request. That of a list is empty."""
-    other = "" if document and "instances" not in document else _INSTANCES.format(spec.name)
-    return f"{other}GET /v2/models/{spec.name}/request?form=curl shows a request"
 
 
 def _input_hint(item: Any, spec: ModelSpec) -> str:

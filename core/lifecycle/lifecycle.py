@@ -292,21 +292,29 @@ class Lifecycle:
             partial(self._load, cause=LoadCause.POLL),
             self.loads.unload,
         )
-        self._load_all(located, poller)
+        self._loader.plan_threads(len(located) if self.demand is None else self._options.load_threads)
+        for one in located:
+            model = self.models.add(one.key)
+            model.required = model.is_awaited = True
+        self.models.are_listed = True
+        self.progress.begin(len(located))
+        for one in located:
+            self._threads.submit(partial(self._load_at_start, one))
+        polls = self._options.control_mode == "poll" and self._options.poll_secs > 0
+        while not self._threads.wait_idle(self._until_poll_s() if polls else None):
+            if not self._exiting.is_set():
+                self._look(poller.poll_loads)  # one may wait for a corrected file for ever
+        self.progress.end()
         if self._options.control_mode == "poll" and self._options.poll_secs > 0:
             while not self._exiting.wait(self._until_poll_s()):
                 self._look(self.poll)
         elif self.demand is not None:
-            self._let_go(self.demand)
-
-    def _let_go(self, demand: Demand) -> None:
-        """Look after models that rest, and for names that appear and disappear, until the exit."""
-        next_poll = time.monotonic() + self._options.poll_secs
-        while not self._exiting.wait(_LOOK_S):
-            self._look(demand.look)
-            if self._options.poll_secs > 0 and time.monotonic() >= next_poll:
-                self._look(partial(demand.look_for_names, self._repositories))
-                next_poll = time.monotonic() + self._options.poll_secs
+            next_poll = time.monotonic() + self._options.poll_secs
+            while not self._exiting.wait(_LOOK_S):
+                self._look(self.demand.look)
+                if self._options.poll_secs > 0 and time.monotonic() >= next_poll:
+                    self._look(partial(self.demand.look_for_names, self._repositories))
+                    next_poll = time.monotonic() + self._options.poll_secs
 
     def _look(self, poll: Callable[[], None]) -> None:
         try:
@@ -367,21 +375,6 @@ class Lifecycle:
         for one in pinned:
             demand.pin(one.key.name, pinned=True)
         return pinned
-
-    def _load_all(self, located: Sequence[Located], poller: Poller) -> None:
-        self._loader.plan_threads(len(located) if self.demand is None else self._options.load_threads)
-        for one in located:
-            model = self.models.add(one.key)
-            model.required = model.is_awaited = True
-        self.models.are_listed = True
-        self.progress.begin(len(located))
-        for one in located:
-            self._threads.submit(partial(self._load_at_start, one))
-        polls = self._options.control_mode == "poll" and self._options.poll_secs > 0
-        while not self._threads.wait_idle(self._until_poll_s() if polls else None):
-            if not self._exiting.is_set():
-                self._look(poller.poll_loads)  # one may wait for a corrected file for ever
-        self.progress.end()
 
     def _load_at_start(self, located: Located) -> None:
         name = located.key.name

@@ -179,24 +179,20 @@ class ModelLoader:
                 failure = version.attempt.run(work, self._options.load_timeout_s)
                 if failure is None:
                     return
-                self._note_failure(version, number, failure)
+                _log.error(
+                    "failed to load '%s' version %d%s: %s%s",
+                    version.name,
+                    version.version,
+                    version.origin,
+                    failure.reason,
+                    f" ({failure.hint})" if failure.hint else "",
+                    extra={"model": version.name, "attempt": number + 1},
+                )
                 if isinstance(failure, DeviceLost):
                     self._parts.on_device_lost(failure.device)
                 if number == self._options.load_retries or version.attempt.is_ended:
                     version.fail(failure)
                     return
-
-    def _note_failure(self, version: ModelVersion, attempt: int, failure: ServerError) -> None:
-        """`attempt` counts from 0."""
-        _log.error(
-            "failed to load '%s' version %d%s: %s%s",
-            version.name,
-            version.version,
-            version.origin,
-            failure.reason,
-            f" ({failure.hint})" if failure.hint else "",
-            extra={"model": version.name, "attempt": attempt + 1},
-        )
 
     def change_instances(self, prepared: Prepared, version: ModelVersion) -> None:
         """Give a serving version the instances that the configuration asks for now; its weights stay.

@@ -239,7 +239,10 @@ class IntervalActivity:
     def since(cls, before: ModelMetrics | None, now: ModelMetrics) -> IntervalActivity:
         """Return the activity since `before`, or all of it if the version is new or was loaded again."""
         total = cls._of(now)
-        if before is None or _is_another_load(before, now):
+        if before is None or (
+            before.load_duration_secs != now.load_duration_secs
+            or before.statistics.request_success > now.statistics.request_success
+        ):
             return total
         earlier = cls._of(before)
         total._add(earlier, -1)
@@ -321,14 +324,6 @@ def quantile(buckets: dict[_Bucket, int], fraction: float) -> float:
             return lower if upper == float("inf") else lower + (upper - lower) * rank / count
         rank -= count
     raise ValueError("there is nothing in the buckets")
-
-
-def _is_another_load(before: ModelMetrics, now: ModelMetrics) -> bool:
-    """Each load takes another time; the counts of a new one begin at 0."""
-    return (
-        before.load_duration_secs != now.load_duration_secs
-        or before.statistics.request_success > now.statistics.request_success
-    )
 
 
 # Source: docs/spec/metrics-log.md section 2.

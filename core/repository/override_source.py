@@ -37,7 +37,14 @@ class OverrideSource:
         Raises InvalidRequest for a path that leads out of the directory or that no file can have.
         """
         for path in contents:
-            _check_path(path)
+            normal = _relative(path)
+            if normal == "." or normal.split("/")[0] == ".." or "\0" in path:
+                raise InvalidRequest(
+                    f"Invalid file parameter '{_PREFIX}{path}' with normalized path '{normal}' must stay within model "
+                    "directory."
+                )
+            if normal.count("/") > _DEEPEST:
+                raise _no_file(path, f"it has more than {_DEEPEST} nested folders")
         self.location = "the load request"
         self._model = model
         self._lock = threading.Lock()
@@ -91,17 +98,6 @@ class OverrideSource:
 def _relative(path: str) -> str:
     """Return the path below the model directory; a slash at its beginning is ignored, as Triton joins it."""
     return posixpath.normpath(path.lstrip("/"))
-
-
-def _check_path(path: str) -> None:
-    normal = _relative(path)
-    if normal == "." or normal.split("/")[0] == ".." or "\0" in path:
-        raise InvalidRequest(
-            f"Invalid file parameter '{_PREFIX}{path}' with normalized path '{normal}' must stay within model "
-            "directory."
-        )
-    if normal.count("/") > _DEEPEST:
-        raise _no_file(path, f"it has more than {_DEEPEST} nested folders")
 
 
 def _write(folder: Path, path: str, content: bytes) -> None:

@@ -16,7 +16,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -71,19 +71,30 @@ class SigningKey:
             kind = str(envelope["payloadType"])
         except (ValueError, KeyError, TypeError, RecursionError, binascii.Error):
             raise BadSignature("is not a signature of OpenSSF model signing") from None
-        self._verify(kind, payload, signature)
-        try:
-            return _resources(json.loads(payload))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise BadSignature("has no list of files") from None
-
-    def _verify(self, kind: str, payload: bytes, signature: bytes) -> None:
         try:
             self._key.verify(signature, _encoded(kind, payload), ec.ECDSA(_CURVES[self._key.curve.name]))
         except InvalidSignature:
             raise BadSignature("was not made with the key of --model-signature, or was changed") from None
         if kind != _PAYLOAD_TYPE:
             raise BadSignature(f"signs a document of the type {kind}, not {_PAYLOAD_TYPE}")
+        try:
+            statement = json.loads(payload)
+            if statement["_type"] != _STATEMENT or statement["predicateType"] != _PREDICATE:
+                raise BadSignature(f"has another form than {_PREDICATE}")
+            predicate = statement["predicate"]
+            if predicate["serialization"]["method"] != "files":
+                raise BadSignature(f"lists {predicate['serialization']['method']}: sign whole files, as is the default")
+            found: dict[str, tuple[str, str]] = {}
+            for each in predicate["resources"]:
+                name, algorithm = str(each["name"]), str(each["algorithm"])
+                if algorithm not in _DIGESTS:
+                    raise BadSignature(f"has digests of {algorithm}: sign with {' or '.join(_DIGESTS)}")
+                if name in found:
+                    raise BadSignature(f"lists {name} twice")
+                found[name] = (algorithm, str(each["digest"]))
+            return found
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BadSignature("has no list of files") from None
 
 
 def sign_model(folder: Path, path: Path) -> None:
@@ -148,24 +159,6 @@ def _encoded(kind: str, payload: bytes) -> bytes:
 
 class BadSignature(Exception):
     """What is wrong with a signature; the argument goes on from its file's name."""
-
-
-def _resources(statement: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Raises BadSignature for another form of statement; KeyError and the like for none."""
-    if statement["_type"] != _STATEMENT or statement["predicateType"] != _PREDICATE:
-        raise BadSignature(f"has another form than {_PREDICATE}")
-    predicate = statement["predicate"]
-    if predicate["serialization"]["method"] != "files":
-        raise BadSignature(f"lists {predicate['serialization']['method']}: sign whole files, as is the default")
-    found: dict[str, tuple[str, str]] = {}
-    for each in predicate["resources"]:
-        name, algorithm = str(each["name"]), str(each["algorithm"])
-        if algorithm not in _DIGESTS:
-            raise BadSignature(f"has digests of {algorithm}: sign with {' or '.join(_DIGESTS)}")
-        if name in found:
-            raise BadSignature(f"lists {name} twice")
-        found[name] = (algorithm, str(each["digest"]))
-    return found
 
 
 class SignedSource:

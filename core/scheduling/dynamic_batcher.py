@@ -176,7 +176,10 @@ class DynamicBatcher:
             pending.on_cancel = self._cancel
         queue.push(pending)
         if self._timeouts is not None and pending.expires_ns:
-            self._note_timeout(pending.expires_ns, now_ns)
+            looks_ns = max(pending.expires_ns, now_ns + LOOK_EVERY_NS)
+            if looks_ns < self._looks_ns:
+                self._looks_ns = looks_ns
+                self._timeouts.wake()
         if self._order is not None:
             self._order.enter(pending)
         if queue.delay_until:
@@ -315,14 +318,6 @@ class DynamicBatcher:
         return None
 
     # --- timeouts and cancellations
-
-    def _note_timeout(self, expires_ns: int, now_ns: int) -> None:
-        """Look no later than when a request expires, or soon after. Under the lock."""
-        looks_ns = max(expires_ns, now_ns + LOOK_EVERY_NS)
-        if looks_ns < self._looks_ns:
-            self._looks_ns = looks_ns
-            if self._timeouts is not None:
-                self._timeouts.wake()
 
     def _expire(self) -> float | None:
         """Answer the requests whose timeout has passed. Returns after how many seconds the next one's does."""

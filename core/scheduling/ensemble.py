@@ -340,7 +340,17 @@ class EnsembleRequest:
         part = StepRequest(self, step, flow, pending.request, defer)
         self._running[part] = None
         try:
-            part.request = self._step_request(step, flow)
+            origin = self.pending.request
+            request = origin.with_inputs(step.inputs.inputs(flow.sources), model_version=step.version, id=origin.id)
+            request.model_name = step.name
+            request.outputs = step.outputs
+            if origin.trace is not None:
+                request.trace = origin.trace.child()
+            if flow.parts is not None:
+                for source in step.sources:
+                    if source in flow.parts:
+                        request.correlation_id, request.sequence_start, request.sequence_end = flow.parts[source]
+            part.request = request
         except Exception as error:
             part.fail(error)
         else:
@@ -351,19 +361,6 @@ class EnsembleRequest:
     def _drops(self, flow: Flow) -> bool:
         """Return whether nothing more of `flow` is run."""
         return self._error is not None or self.pending.cancelled is not None
-
-    def _step_request(self, step: PlannedStep, flow: Flow) -> InferenceRequest:
-        origin = self.pending.request
-        request = origin.with_inputs(step.inputs.inputs(flow.sources), model_version=step.version, id=origin.id)
-        request.model_name = step.name
-        request.outputs = step.outputs
-        if origin.trace is not None:
-            request.trace = origin.trace.child()
-        if flow.parts is not None:
-            for source in step.sources:
-                if source in flow.parts:
-                    request.correlation_id, request.sequence_start, request.sequence_end = flow.parts[source]
-        return request
 
     def take(self, part: StepRequest, response: InferenceResponse) -> None:
         """A response to the request of a step. Any thread; several at once."""

@@ -82,7 +82,9 @@ class Window:
         latencies = self.latencies
         for pending in requests:
             size += pending.batch_size or 1
-            bucket = _bucket(end_ns - (pending.request.arrived_ns or pending.enqueue_ns))
+            latency_ns = end_ns - (pending.request.arrived_ns or pending.enqueue_ns)
+            shift = max(0, latency_ns.bit_length() - _BITS - 1)
+            bucket = (shift << _BITS) + (latency_ns >> shift)
             latencies[bucket] = latencies.get(bucket, 0) + 1
         duration_ns = end_ns - begin_ns
         self.end_ns = max(self.end_ns, end_ns)
@@ -106,11 +108,6 @@ class Window:
                 shift = max(0, (bucket >> _BITS) - 1)
                 return (bucket - (shift << _BITS) + 1 << shift) - 1
         return 0
-
-
-def _bucket(latency_ns: int) -> int:
-    shift = max(0, latency_ns.bit_length() - _BITS - 1)
-    return (shift << _BITS) + (latency_ns >> shift)
 
 
 # After a window the earlier ones count this much less: a change is learnt within some windows.
@@ -193,7 +190,15 @@ class BatchController:
         """The setting for the time after `window`, in which `instances` executed at least once."""
         self._cost.learn(window)
         rate = window.sizes / window.duration_ns
-        self._learn_share(window.percentile_ns(0.99))
+        p99_ns = window.percentile_ns(0.99)
+        aim_ns = _AIM * self._target_ns
+        self._backlog = max(0, self._backlog - 1)
+        if p99_ns > max(aim_ns, _BACKLOG * (self.setting.delay_ns + 2 * self._cost.of(self.setting.max_size))):
+            self._backlog = _BACKLOG_WINDOWS
+        elif p99_ns > aim_ns:
+            self._share = max(_LEAST_SHARE, self._share * max(0.5, aim_ns / p99_ns))
+        elif p99_ns < _COMFORT * aim_ns:
+            self._share = min(1.0, self._share + _GROWTH)
         budget_ns = self._share * _AIM * self._target_ns
         size = self._size(rate * _HEADROOM / instances, budget_ns)
         self._judge_wait(window, rate)
@@ -204,17 +209,6 @@ class BatchController:
         delay_ns = min(wanted_ns, (self.setting.delay_ns + wanted_ns) / 2 + 50_000)
         self.setting = BatchSetting(int(delay_ns), size)
         return self.setting
-
-    def _learn_share(self, p99_ns: int) -> None:
-        """Smaller batches cure the latency that waits and executions make, not that of a queue which has grown."""
-        aim_ns = _AIM * self._target_ns
-        self._backlog = max(0, self._backlog - 1)
-        if p99_ns > max(aim_ns, _BACKLOG * (self.setting.delay_ns + 2 * self._cost.of(self.setting.max_size))):
-            self._backlog = _BACKLOG_WINDOWS
-        elif p99_ns > aim_ns:
-            self._share = max(_LEAST_SHARE, self._share * max(0.5, aim_ns / p99_ns))
-        elif p99_ns < _COMFORT * aim_ns:
-            self._share = min(1.0, self._share + _GROWTH)
 
     def _size(self, rate: float, budget_ns: float) -> int:
         """`rate` is that of one instance, in items per nanosecond."""

@@ -146,7 +146,13 @@ class SequenceScheduler:
                 self._admit_no_more(sequence)
             self._unanswered.count += 1
             if sequence.instance is None:
-                self._put_into_backlog(sequence, pending)
+                sequence.push(pending)
+                if pending.request.timeout_us:
+                    expires_ns = pending.enqueue_ns + pending.request.timeout_us * 1000
+                    sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
+                    if expires_ns < self._backlog_due_ns:
+                        self._backlog_due_ns = expires_ns
+                        self._timeouts.wake()
             else:
                 self._touch(sequence, now_ns)
                 if self._order is not None:
@@ -191,16 +197,6 @@ class SequenceScheduler:
                 self._spec.name,
             )
         return sequence
-
-    def _put_into_backlog(self, sequence: OpenSequence, pending: PendingRequest) -> None:
-        """Let `pending` wait for a slot, until the timeout that it may have. Under the lock."""
-        sequence.push(pending)
-        if pending.request.timeout_us:
-            expires_ns = pending.enqueue_ns + pending.request.timeout_us * 1000
-            sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
-            if expires_ns < self._backlog_due_ns:
-                self._backlog_due_ns = expires_ns
-                self._timeouts.wake()
 
     def _apply(self, change: Change) -> None:
         """Do what follows from a change, without the lock."""

@@ -232,7 +232,19 @@ def _http_request(
         values = {each.name: _json_data(each)[0] if each.array.size == 1 else _json_data(each) for each in inputs}
         body, size = orjson.dumps(values), 0
     else:
-        body, size = _infer_body(spec, inputs, parameters, encoding)
+        tensors, chunks = [], []
+        for each in inputs:
+            tensor: dict[str, Any] = {"name": each.name, "datatype": each.datatype.name, "shape": each.array.shape}
+            if encoding.binary_input or each.datatype.name in _NOT_JSON:
+                chunks.append(bytes(wire_bytes(each.array)))
+                tensors.append(tensor | {"parameters": {"binary_data_size": len(chunks[-1])}})
+            else:
+                tensors.append(tensor | {"data": _json_data(each)})
+        more = dict(parameters)
+        if encoding.binary_output or any(each.datatype.name in _NOT_JSON for each in spec.outputs.values()):
+            more["binary_data_output"] = True
+        head = orjson.dumps({"inputs": tensors, **({"parameters": more} if more else {})})
+        body, size = b"".join((head, *chunks)), len(head) if chunks else 0
     if not size:
         headers["Content-Type"] = "application/json"
     elif platform is not None and platform.binary_type:
@@ -240,25 +252,6 @@ def _http_request(
     else:
         headers |= {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": size}
     return http_request("POST", (slash + base).rstrip("/") + path, headers | dict(encoding.headers), body)
-
-
-def _infer_body(
-    spec: ModelSpec, inputs: Inputs, parameters: Mapping[str, bool | int], encoding: Encoding
-) -> tuple[bytes, int]:
-    """The body, and the size of the JSON in front of tensors; 0 if all is JSON."""
-    tensors, chunks = [], []
-    for each in inputs:
-        tensor: dict[str, Any] = {"name": each.name, "datatype": each.datatype.name, "shape": each.array.shape}
-        if encoding.binary_input or each.datatype.name in _NOT_JSON:
-            chunks.append(bytes(wire_bytes(each.array)))
-            tensors.append(tensor | {"parameters": {"binary_data_size": len(chunks[-1])}})
-        else:
-            tensors.append(tensor | {"data": _json_data(each)})
-    more = dict(parameters)
-    if encoding.binary_output or any(each.datatype.name in _NOT_JSON for each in spec.outputs.values()):
-        more["binary_data_output"] = True
-    head = orjson.dumps({"inputs": tensors, **({"parameters": more} if more else {})})
-    return b"".join((head, *chunks)), len(head) if chunks else 0
 
 
 def _json_data(tensor: GoldenTensor) -> list[Any]:

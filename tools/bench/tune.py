@@ -194,7 +194,10 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
     print("\n".join(said))
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    text = commented(bench, chosen, said)
+    notes = [*said, *reasons(bench, chosen)]
+    comments = [line for note in notes for line in textwrap.wrap(note, 110, subsequent_indent="  ")]
+    config = chosen.candidate.apply(bench.config)
+    text = "".join(f"# {line}\n" for line in comments) + "\n" + text_format.MessageToString(config)
     (folder / "config.pbtxt").write_text(text)
     trials = [asdict(trial) for trial in bench.ranked()]
     document = {"model": bench.model, "said": said, "differences": [asdict(each) for each in found], "trials": trials}
@@ -212,14 +215,6 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
 def memory_text(trial: Trial) -> str:
     """MB, if they were read: an interrupt comes before that, and the files of the kernel may be closed to this user."""
     return f"{trial.memory_mb:.0f}" if trial.memory_mb else "not read"
-
-
-def commented(bench: Bench, chosen: Trial, said: Sequence[str]) -> str:
-    """The configuration with what was measured as comments."""
-    notes = [*said, *reasons(bench, chosen)]
-    comments = [line for note in notes for line in textwrap.wrap(note, 110, subsequent_indent="  ")]
-    config = chosen.candidate.apply(bench.config)
-    return "".join(f"# {line}\n" for line in comments) + "\n" + text_format.MessageToString(config)
 
 
 def _frontier(bench: Bench, chosen: Trial) -> str:

@@ -191,7 +191,17 @@ class Http1Connection(Connection):
             self.stage = APPLICATION
             most = self._service.admit(environ)
             if isinstance(most, Reply):
-                return self._refuse_unreceived(head, environ, most)
+                environ["CONTENT_LENGTH"] = "0"
+                environ[BODY_KEY] = b""
+                response = Response(self, head, self._service.response_heads, self._clock)
+                response.keep_alive = False
+                if SWITCHES.requests:
+                    log_request(environ)
+                application: Any = partial(send, most)
+                response.run(application, environ)
+                self._log_access(environ, response)
+                self._linger()
+                return False
             if head.expects_continue:
                 self.send([_CONTINUE], len(_CONTINUE))
             if head.is_chunked:
@@ -285,20 +295,6 @@ class Http1Connection(Connection):
         """Others need the memory of the body that is being received: refuse it."""
         self._refusal = Refusal(503, CROWDED_OUT.format(self._service.limits.max_unfinished_size))
         self._readable.interrupt(self._refusal)
-
-    def _refuse_unreceived(self, head: HttpHead, environ: dict[str, Any], reply: Reply) -> bool:
-        """Answer a request without its body, and end the connection."""
-        environ["CONTENT_LENGTH"] = "0"
-        environ[BODY_KEY] = b""
-        response = Response(self, head, self._service.response_heads, self._clock)
-        response.keep_alive = False
-        if SWITCHES.requests:
-            log_request(environ)
-        application: Any = partial(send, reply)
-        response.run(application, environ)
-        self._log_access(environ, response)
-        self._linger()
-        return False
 
     def _upgrade(self, head: HttpHead, environ: dict[str, Any], rest: bytes) -> bool:
         """Let the application open a WebSocket and serve that to its end, or answer otherwise; `rest` follows the head.
@@ -399,7 +395,8 @@ class Http1Connection(Connection):
 
     def _log_refusal(self, refusal: Refusal, size: int) -> None:
         if self._began_ns:
-            log_refused(self._peer[0], self._received, refusal.status, self._began_ns, size)
+            method, path = _named(self._received)
+            log_access(self._peer[0], method, path, refusal.status, self._began_ns, {"sent_bytes": size})
 
     def is_closing(self) -> bool:
         """True if the server stops, so that the current request is the last one of this connection."""
@@ -560,12 +557,6 @@ def log_answered(
         version=note.version if note is not None else 0,
         times=note.times if note is not None else None,
     )
-
-
-def log_refused(client: str, received: bytes, status: int, began_ns: int, sent: int) -> None:
-    """Log a request that the worker itself refused. `received` is its beginning, which may be no HTTP at all."""
-    method, path = _named(received)
-    log_access(client, method, path, status, began_ns, {"sent_bytes": sent})
 
 
 def _named(received: bytes) -> tuple[str, str]:

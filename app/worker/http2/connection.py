@@ -302,7 +302,13 @@ class Http2Connection:
         elif self._unsent_size and now - self._since > self._service.port.limits.stall_s:
             self._lost(TimeoutError("the client did not take its answers"))
         elif self._service.port.shares_memory and now - self._left_shared > _SHARED_S:
-            self._leave_shared(now)
+            self._left_shared = now
+            try:
+                self._protocol.leave_shared()
+                if self._unsent_size:
+                    self._unsent = [copy_of(memoryview(part)) for part in self._unsent]
+            except MemoryError:
+                log.warning("out of memory: %s reads or sends slowly and keeps its shared memory", self._protocol.peer)
         elif now > self._ages_at:
             self._ages_at = NEVER
             self._dies_at = now + self._service.port.age_grace_s
@@ -310,15 +316,6 @@ class Http2Connection:
         elif now > self._dies_at:
             self._cancel_all(Http2Code.NO_ERROR, "max_age")
             self._finish()
-
-    def _leave_shared(self, now: float) -> None:
-        self._left_shared = now
-        try:
-            self._protocol.leave_shared()
-            if self._unsent_size:
-                self._unsent = [copy_of(memoryview(part)) for part in self._unsent]
-        except MemoryError:
-            log.warning("out of memory: %s reads or sends slowly and keeps its shared memory", self._protocol.peer)
 
     def has_streams(self) -> bool:
         return self.stage is Stage.APPLICATION and bool(self._protocol.streams)

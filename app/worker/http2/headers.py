@@ -69,7 +69,18 @@ class HeaderDecoder:
         entries = self._entries
         end = len(block)
         try:
-            at = self._resize(block, end)
+            at = updates = 0
+            while at < end and block[at] & 0xE0 == 0x20:
+                capacity = block[at] & 0x1F
+                at += 1
+                if capacity == 0x1F:
+                    capacity, at = _integer(block, at, 0x1F)
+                updates += 1
+                if capacity > TABLE_SIZE or updates > 2:
+                    raise _fault("the table size updates are not those that SETTINGS allow")
+                self._capacity = capacity
+                self._evict(capacity)
+                self.changed = True
             for _ in range(self._most_fields):
                 if at >= end:
                     break
@@ -82,7 +93,13 @@ class HeaderDecoder:
                     fields.append(_STATIC[index] if index < _FIRST_DYNAMIC else entries[_LATEST - index])
                 elif 0x40 <= first < 0x80:
                     field, at = self._literal(block, at, 0x3F)
-                    self._insert(field)
+                    size = len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
+                    if self._size + size > self._capacity:
+                        self._evict(self._capacity - size)
+                    if size <= self._capacity:
+                        self._entries.append(field)
+                        self._size += size
+                    self.changed = True
                     fields.append(field)
                 elif first < 0x20:
                     field, at = self._literal(block, at, 0x0F)
@@ -97,22 +114,6 @@ class HeaderDecoder:
             raise StreamError(Http2Code.ENHANCE_YOUR_CALM, f"the header fields exceed {self._list_limit} bytes")
         return tuple(fields)
 
-    def _resize(self, block: bytes, end: int) -> int:
-        """Take the table size updates at the beginning of a block; the offset after them."""
-        at = updates = 0
-        while at < end and block[at] & 0xE0 == 0x20:
-            capacity = block[at] & 0x1F
-            at += 1
-            if capacity == 0x1F:
-                capacity, at = _integer(block, at, 0x1F)
-            updates += 1
-            if capacity > TABLE_SIZE or updates > 2:
-                raise _fault("the table size updates are not those that SETTINGS allow")
-            self._capacity = capacity
-            self._evict(capacity)
-            self.changed = True
-        return at
-
     def _literal(self, block: bytes, at: int, mask: int) -> tuple[Field, int]:
         index = block[at] & mask
         at += 1
@@ -124,15 +125,6 @@ class HeaderDecoder:
             name, at = _string(block, at)
         value, at = _string(block, at)
         return (name, value), at
-
-    def _insert(self, field: Field) -> None:
-        size = len(field[0]) + len(field[1]) + ENTRY_OVERHEAD
-        if self._size + size > self._capacity:
-            self._evict(self._capacity - size)
-        if size <= self._capacity:
-            self._entries.append(field)
-            self._size += size
-        self.changed = True
 
     def _evict(self, most: int) -> None:
         """Drop the oldest entries until the others have at most `most` bytes."""
@@ -252,7 +244,19 @@ class HeaderSections:
     def begin(self, stream: int, flags: int, content: bytes) -> bytes | None:
         """Take a HEADERS frame: the whole block, or None if CONTINUATION follows. Raises ProtocolError."""
         if flags & (PADDED | PRIORITIZED):
-            content = _unpadded(stream, flags, content)
+            start, end = 0, len(content)
+            if flags & PADDED:
+                if not content:
+                    raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "the frame is too short for its padding")
+                start, end = 1, end - content[0]
+            if flags & PRIORITIZED:
+                if len(content) < start + 5:
+                    raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "the frame is too short for its priority")
+                check_dependency(stream, content[start:])
+                start += 5
+            if start > end:
+                raise ProtocolError(Http2Code.PROTOCOL_ERROR, "the padding exceeds the frame")
+            content = content[start:end]
         if flags & END_HEADERS:
             return content
         if not stream:
@@ -277,23 +281,6 @@ class HeaderSections:
         self._size += len(part)
         if len(self._parts) > self._limits.header_frames or self._size > self._limits.header_list:
             raise ProtocolError(Http2Code.ENHANCE_YOUR_CALM, "the header section has too many bytes or frames")
-
-
-def _unpadded(id: int, flags: int, content: bytes) -> bytes:
-    """The header block of a HEADERS frame with padding or priority. Source: RFC 9113 section 6.2."""
-    start, end = 0, len(content)
-    if flags & PADDED:
-        if not content:
-            raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "the frame is too short for its padding")
-        start, end = 1, end - content[0]
-    if flags & PRIORITIZED:
-        if len(content) < start + 5:
-            raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "the frame is too short for its priority")
-        check_dependency(id, content[start:])
-        start += 5
-    if start > end:
-        raise ProtocolError(Http2Code.PROTOCOL_ERROR, "the padding exceeds the frame")
-    return content[start:end]
 
 
 def check_dependency(id: int, priority: bytes) -> None:

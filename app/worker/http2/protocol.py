@@ -242,7 +242,12 @@ class Http2Protocol:
                 at = self._begin_data(received, start, length, flags, id)
                 continue
             if kind > CONTINUATION or kind == GOAWAY:
-                self._skip(kind, length, id)
+                if length > self._limits.frame:
+                    raise _too_large(kind, length)
+                self._table.spend("GOAWAYs and frames of unknown types")
+                if kind == GOAWAY and id:
+                    raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
+                self._data = IncomingData(None, length, 0, ends=False)
                 at = start
                 continue
             if length > self._largest[kind]:
@@ -273,15 +278,6 @@ class Http2Protocol:
             raise ProtocolError(Http2Code.PROTOCOL_ERROR, "SETTINGS must follow the preface")
         self._has_begun = True
         return len(preface)
-
-    def _skip(self, kind: int, length: int, id: int) -> None:
-        """Throw away the content of a frame."""
-        if length > self._limits.frame:
-            raise _too_large(kind, length)
-        self._table.spend("GOAWAYs and frames of unknown types")
-        if kind == GOAWAY and id:
-            raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
-        self._data = IncomingData(None, length, 0, ends=False)
 
     # DATA
 
@@ -385,7 +381,14 @@ class Http2Protocol:
         elif kind == frames.SETTINGS:
             self._take_settings(flags, content)
         elif kind == frames.PING:
-            self._take_ping(flags, content)
+            self._table.spend("PING frames")
+            if flags & frames.ACK:
+                self._keepalive.succeed()
+                if content == MARK:
+                    self._refuse_streams()
+            else:
+                self._pings.count(self._table.now, self.outbox.answers, idle=not self.streams)
+                self.outbox.put(frames.frame(frames.PING, frames.ACK, 0, content))
         elif kind == frames.RST_STREAM:
             self._table.cancel(id)
         else:
@@ -410,16 +413,6 @@ class Http2Protocol:
                 raise ProtocolError(Http2Code.FLOW_CONTROL_ERROR, "SETTINGS make the window of a stream too large")
         outbox.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
         outbox.pump()
-
-    def _take_ping(self, flags: int, content: bytes) -> None:
-        self._table.spend("PING frames")
-        if flags & frames.ACK:
-            self._keepalive.succeed()
-            if content == MARK:
-                self._refuse_streams()
-        else:
-            self._pings.count(self._table.now, self.outbox.answers, idle=not self.streams)
-            self.outbox.put(frames.frame(frames.PING, frames.ACK, 0, content))
 
     def _take_window_update(self, id: int, content: bytes) -> None:
         if len(content) != 4:

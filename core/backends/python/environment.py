@@ -166,18 +166,6 @@ def interpreter_of(folder: Path) -> str:
     )
 
 
-def check_interpreter(environment: StubEnvironment) -> None:
-    """Start the interpreter and import numpy. Blocks. Raises ModelLoadFailed if models cannot run in it."""
-    variables = [f"{name}={value}" for name, value in environment.variables.items()]
-    try:
-        run_tool(["env", *variables, environment.interpreter, "-c", _CHECK_PROGRAM], limit_s=_CHECK_LIMIT_S)
-    except ToolFailed as error:
-        raise ModelLoadFailed(
-            f"the Python environment of '{environment.interpreter}' cannot run models: {error}",
-            hint="it needs Python 3.9 or newer with numpy: add numpy to requirements.txt, or install it there",
-        ) from error
-
-
 _log = logging.getLogger("trident.backends.python")
 
 # What is left free on the disk, so that other programs can go on.
@@ -324,7 +312,14 @@ def prepare(model_directory: Path, parameters: Mapping[str, str], settings: Envi
     else:
         return StubEnvironment(sys.executable)
     environment = _of_folder(folder)
-    check_interpreter(environment)
+    variables = [f"{name}={value}" for name, value in environment.variables.items()]
+    try:
+        run_tool(["env", *variables, environment.interpreter, "-c", _CHECK_PROGRAM], limit_s=_CHECK_LIMIT_S)
+    except ToolFailed as error:
+        raise ModelLoadFailed(
+            f"the Python environment of '{environment.interpreter}' cannot run models: {error}",
+            hint="it needs Python 3.9 or newer with numpy: add numpy to requirements.txt, or install it there",
+        ) from error
     return environment
 
 

@@ -198,7 +198,9 @@ class TextRun:
         self._task: Task = TASKS[model.task](model, tokenizer, _shapes(session))
         self._tokenizers: dict[str, Any] = {model.truncation_side: tokenizer}
         self._pad_id = tokenizer.token_to_id(model.pad_token) or 0 if model.pad_token else 0
-        self._special = _special_tokens(tokenizer)
+        found = tokenizer.encode("a")
+        inside = [at for at, special in enumerate(found.special_tokens_mask) if not special] or [0, -1]
+        self._special = found.ids[: inside[0]], found.ids[inside[-1] + 1 :]
         is_cpu = session.get_providers()[0] == "CPUExecutionProvider"
         self._most = model.max_batch_tokens or (_CPU_TOKENS if is_cpu else _GPU_TOKENS)
         self._padding = _CPU_PADDING if is_cpu else _GPU_PADDING
@@ -331,13 +333,6 @@ def groups(lengths: Sequence[int], most: int, padding: int, rows: int = 0) -> It
         group.append(at)
     if group:
         yield group
-
-
-def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The ids that go before and after those of a text."""
-    found = tokenizer.encode("a")
-    inside = [at for at, special in enumerate(found.special_tokens_mask) if not special] or [0, -1]
-    return found.ids[: inside[0]], found.ids[inside[-1] + 1 :]
 
 
 def _with_file(config: ModelConfig, model: TextModel) -> ModelConfig:

@@ -175,7 +175,13 @@ def decode_npz(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     Raises InvalidRequest, also if the arrays have more than `rules.max_input_size` bytes in all.
     """
     content = bytes(body)
-    _check_directory(content)
+    end = content.rfind(_END_SIGNATURE, max(0, len(content) - _LONGEST_COMMENT - _END.size))
+    if end < 0 or len(content) - end < _END.size:
+        raise InvalidRequest(f"{_NO_ARCHIVE}: it has no directory at its end")
+    size = _END.unpack_from(content, end)[5]
+    locator = content[max(0, end - _LOCATOR_SIZE) : end]
+    if size > _LARGEST_DIRECTORY or locator.startswith(_ZIP64_LOCATOR):
+        raise InvalidRequest(f"{_NO_ARCHIVE}: its directory is larger than {_LARGEST_DIRECTORY} bytes")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = _members(archive)
@@ -211,17 +217,6 @@ def encode_npz(columns: list[OutputColumn]) -> bytes:
             member = zipfile.ZipInfo(column.name + _SUFFIX)
             archive.writestr(member, write_npy(storable(column, "application/x-npz")))
     return file.getvalue()
-
-
-def _check_directory(content: bytes) -> None:
-    """Refuse a directory that takes much memory to parse; the end of the file gives its size."""
-    end = content.rfind(_END_SIGNATURE, max(0, len(content) - _LONGEST_COMMENT - _END.size))
-    if end < 0 or len(content) - end < _END.size:
-        raise InvalidRequest(f"{_NO_ARCHIVE}: it has no directory at its end")
-    size = _END.unpack_from(content, end)[5]
-    locator = content[max(0, end - _LOCATOR_SIZE) : end]
-    if size > _LARGEST_DIRECTORY or locator.startswith(_ZIP64_LOCATOR):
-        raise InvalidRequest(f"{_NO_ARCHIVE}: its directory is larger than {_LARGEST_DIRECTORY} bytes")
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:

@@ -453,7 +453,7 @@ def request_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[byte
     first = bytes(body[start:end]) if end >= 0 else bytes(body[start:])
     if not _is_document(first, spec.inputs if known is JSONLINES else (), bare=known is JSON):
         return None
-    lines = _lines(body)
+    lines = [line for line in bytes(body).split(b"\n") if line and not line.isspace()]
     return None if len(lines) == 1 and starts_as_v2(first) else lines
 
 
@@ -483,10 +483,6 @@ def _is_document(line: bytes, taken: Container[str], *, bare: bool) -> bool:
     if type(document) is list:
         return bare
     return type(document) is dict and any(name in document and name not in taken for name in _MEMBERS)
-
-
-def _lines(body: Buffer) -> list[bytes]:
-    return [line for line in bytes(body).split(b"\n") if line and not line.isspace()]
 
 
 # An encoded document does not end with a line break; encoded rows do.

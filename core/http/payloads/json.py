@@ -460,7 +460,18 @@ def _wrong_length(level: list[Any], dim: int, shape: Shape, location: ErrorLocat
 
 def _elements(flat: list[Any], shape: Shape, datatype: Datatype, location: ErrorLocation) -> Array:
     if datatype is BYTES:
-        return _strings(flat, shape, location)
+        types = _check_types(flat, {str, dict}, shape, BYTES, location)
+        if dict not in types:
+            return bytes_array([_utf8(value, i, shape, location) for i, value in enumerate(flat)], shape)
+        elements: list[bytes] = []
+        for index, value in enumerate(flat):
+            if type(value) is str:
+                elements.append(_utf8(value, index, shape, location))
+            elif is_b64(value):
+                elements.append(decode_b64(value, location.element(index, shape)))
+            else:
+                raise _wrong(flat, index, shape, BYTES, location)
+        return bytes_array(elements, shape)
     if datatype.kind == "b":
         _check_types(flat, {bool}, shape, datatype, location)
         return np.array(flat, np.bool_).reshape(shape)
@@ -506,21 +517,6 @@ def _integers(flat: list[Any], shape: Shape, datatype: Datatype, location: Error
         index = next(i for i, value in enumerate(flat) if not limits.min <= value <= limits.max)
         raise _wrong(flat, index, shape, datatype, location)
     return wide
-
-
-def _strings(flat: list[Any], shape: Shape, location: ErrorLocation) -> Array:
-    types = _check_types(flat, {str, dict}, shape, BYTES, location)
-    if dict not in types:
-        return bytes_array([_utf8(value, i, shape, location) for i, value in enumerate(flat)], shape)
-    elements: list[bytes] = []
-    for index, value in enumerate(flat):
-        if type(value) is str:
-            elements.append(_utf8(value, index, shape, location))
-        elif is_b64(value):
-            elements.append(decode_b64(value, location.element(index, shape)))
-        else:
-            raise _wrong(flat, index, shape, BYTES, location)
-    return bytes_array(elements, shape)
 
 
 def _utf8(text: str, index: int, shape: Shape, location: ErrorLocation) -> bytes:

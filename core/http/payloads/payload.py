@@ -53,7 +53,13 @@ def as_datatype(wide: Array, datatype: Datatype, location: ErrorLocation) -> Arr
     if kind == "b":
         return wide
     if is_floating(datatype):
-        return _as_floating(wide, datatype, location)
+        narrow = narrowed(wide, datatype)
+        finite = np.isfinite(as_numbers(narrow, datatype))
+        if not finite.all():
+            overflows = ~finite & np.isfinite(wide)
+            if overflows.any():
+                raise wrong_element(wide, int(np.argmax(overflows)), datatype, location)
+        return narrow
     limits = np.iinfo(datatype.dtype)
     if kind == "f":
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -85,16 +91,6 @@ def wide_integers(values: list[int]) -> Array | None:
         except OverflowError:
             continue
     return None
-
-
-def _as_floating(wide: Array, datatype: Datatype, location: ErrorLocation) -> Array:
-    narrow = narrowed(wide, datatype)
-    finite = np.isfinite(as_numbers(narrow, datatype))
-    if not finite.all():
-        overflows = ~finite & np.isfinite(wide)
-        if overflows.any():
-            raise wrong_element(wide, int(np.argmax(overflows)), datatype, location)
-    return narrow
 
 
 RowName = Callable[[int], str]
@@ -448,7 +444,13 @@ class RowLayout:
         for candidates in (inputs, required):
             shapes = _shapes(candidates, column_count)
             if shapes is not None:
-                self.blocks = _blocks(candidates, shapes)
+                blocks: list[Block] = []
+                start = 0
+                for spec, dims in zip(candidates, shapes, strict=True):
+                    end = start + element_count(dims)
+                    blocks.append(Block(spec, slice(start, end), dims))
+                    start = end
+                self.blocks = blocks
                 return
         raise InvalidRequest(f"{row}: expected {_expected(inputs)}, got {column_count}")
 
@@ -470,16 +472,6 @@ def _shapes(inputs: list[InputSpec], column_count: int) -> list[Shape] | None:
     if rest or length < 1:
         return None
     return [tuple(length if dim == -1 else dim for dim in i.dims) for i in inputs]
-
-
-def _blocks(inputs: list[InputSpec], shapes: list[Shape]) -> list[Block]:
-    blocks: list[Block] = []
-    start = 0
-    for spec, dims in zip(inputs, shapes, strict=True):
-        end = start + element_count(dims)
-        blocks.append(Block(spec, slice(start, end), dims))
-        start = end
-    return blocks
 
 
 def _expected(inputs: list[InputSpec]) -> str:

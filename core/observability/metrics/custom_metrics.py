@@ -111,7 +111,20 @@ class CustomMetrics:
         """The family of that name, one owner more of it. The first description stays. Under the lock."""
         family = self._families.get(name)
         if family is None:
-            self._check_new(name, kind)
+            if not self._enabled:
+                raise Unsupported("metrics are disabled", hint="the server was started with --allow-metrics=false")
+            if not _NAME.fullmatch(name) or name.startswith("__"):
+                raise InvalidRequest(
+                    f"Invalid metric name '{name}'",
+                    hint="a name has letters, digits, '_' and ':', and does not begin with a digit or '__'",
+                )
+            names = _Family(name, "", kind).names()
+            for taken in sorted(names):
+                if self._is_reserved(taken):
+                    raise InvalidRequest(f"Family name already exists: '{taken}' is a metric of the server")
+            for other in self._families.values():
+                if other.names() & names:
+                    raise InvalidRequest(f"Family name already exists: '{name}' would have a series of '{other.name}'")
             family = self._families[name] = _Family(name, description, kind)
         elif family.kind is not kind:
             raise InvalidRequest(
@@ -120,22 +133,6 @@ class CustomMetrics:
             )
         family.users += 1
         return family
-
-    def _check_new(self, name: str, kind: MetricKind) -> None:
-        if not self._enabled:
-            raise Unsupported("metrics are disabled", hint="the server was started with --allow-metrics=false")
-        if not _NAME.fullmatch(name) or name.startswith("__"):
-            raise InvalidRequest(
-                f"Invalid metric name '{name}'",
-                hint="a name has letters, digits, '_' and ':', and does not begin with a digit or '__'",
-            )
-        names = _Family(name, "", kind).names()
-        for taken in sorted(names):
-            if self._is_reserved(taken):
-                raise InvalidRequest(f"Family name already exists: '{taken}' is a metric of the server")
-        for other in self._families.values():
-            if other.names() & names:
-                raise InvalidRequest(f"Family name already exists: '{name}' would have a series of '{other.name}'")
 
     def _release(self, family: _Family) -> None:
         """One owner less. Under the lock."""

@@ -16,29 +16,23 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate, repeat
 from typing import TypeVar
 
 from prometheus_client.utils import floatToGoString
 
-from trident.core.observability.hardware import CpuReading, GpuReading
+from trident.core.observability.hardware import GpuReading
 from trident.core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, Exemplar
 from trident.core.observability.log import lines_dropped
 from trident.core.observability.statistics import (
     COLD_START_BOUNDS,
-    BatchTuning,
     BucketStatistics,
-    CustomSeriesMetrics,
-    DemandMetrics,
-    DownloadMetrics,
     FailureReason,
     MetricsOptions,
     MetricsSnapshot,
     ModelMetrics,
     ModelProcessMetrics,
-    ResourceMetrics,
-    ResponseCacheMetrics,
     StatisticsSnapshot,
 )
 from trident.core.options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST
@@ -83,7 +77,12 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
     for name, kind, text, samples in _FAMILIES:
         yield MetricFamily(name, kind, text, tuple(samples(page)))
     for family in snapshot.custom:
-        shown = [sample for series in family.series for sample in _custom_samples(family.type, series)]
+        shown: list[Sample] = []
+        for series in family.series:
+            if family.type == "histogram":
+                shown += _histogram_samples(series.labels, series.bounds, series.counts, series.value)
+            else:
+                shown.append(Sample(series.labels, series.value))
         yield MetricFamily(family.name, family.type, family.description, tuple(shown))
 
 
@@ -98,40 +97,29 @@ def is_reserved(name: str) -> bool:
     return name in _RESERVED or name.startswith(_OWN_PREFIXES)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reporter:
-    """One set of series: those of a version without a GPU, or on one GPU."""
-
-    labels: Labels
-    statistics: StatisticsSnapshot
-    load_duration_secs: float
-
-
 class _Page:
-    """A snapshot with what several families show of it."""
+    """A snapshot with what several families show of it: labels, each with what they belong to."""
 
     def __init__(self, snapshot: MetricsSnapshot, options: MetricsOptions) -> None:
         self.snapshot = snapshot
         self.options = options
         self.has_cache = snapshot.response_cache is not None or snapshot.remote_cache is not None
         self.models = [(_model_labels(entry), entry) for entry in snapshot.models]
-
-    @cached_property
-    def reporters(self) -> list[_Reporter]:
-        """One reporter without a GPU per version, and a second one for the GPU that it runs on.
-
-        The first counts what happens before an instance is reached (waiting, refusals), the second the executions. Both
-        have every series, with 0 for the other's, so a reader has to add them up, as with Triton.
-        """
-        reporters = []
+        # A version has one set of series without a GPU, which counts what happens before an instance is reached
+        # (waiting, refusals), and one for the GPU that it runs on, with the executions. Both have every series, with 0
+        # for the other's, so a reader has to add them up, as with Triton.
+        self.versions: list[tuple[Labels, StatisticsSnapshot]] = []
         for labels, entry in self.models:
             if entry.gpu_uuid is None:
-                reporters.append(_Reporter(labels, entry.statistics, entry.load_duration_secs))
+                self.versions.append((labels, entry.statistics))
             else:
                 before, executed = _split(entry.statistics)
-                reporters.append(_Reporter(labels, before, entry.load_duration_secs))
-                reporters.append(_Reporter({**labels, "gpu_uuid": entry.gpu_uuid}, executed, 0))
-        return reporters
+                self.versions += [(labels, before), ({**labels, "gpu_uuid": entry.gpu_uuid}, executed)]
+        # As in Triton, `counter_latencies=false` keeps counts at 0 and leaves out durations.
+        is_counted = options.counter_latencies
+        self.counts = self.versions if is_counted else [(labels, StatisticsSnapshot()) for labels, _ in self.versions]
+        self.durations = self.versions if is_counted else []
+        self.cached = self.durations if self.has_cache else []
 
 
 def _model_labels(entry: ModelMetrics) -> dict[str, str]:
@@ -161,84 +149,31 @@ def _split(statistics: StatisticsSnapshot) -> tuple[StatisticsSnapshot, Statisti
 
 # Where the series of a row come from.
 _Samples = Callable[[_Page], Iterable[Sample]]
-_OfStatistics = Callable[[StatisticsSnapshot], Number]
-
-
-def _of_versions(value: _OfStatistics) -> _Samples:
-    return lambda page: (Sample(r.labels, value(r.statistics)) for r in page.reporters)
 
 
 def _pending(page: _Page) -> list[Sample]:
     """The longest queue first: the endpoint pickers of inference gateways read only the first series of a family."""
-    samples = [Sample(r.labels, r.statistics.pending) for r in page.reporters]
+    samples = [Sample(labels, statistics.pending) for labels, statistics in page.versions]
     return sorted(samples, key=lambda sample: -sample.value)
 
 
-def _count(value: _OfStatistics) -> _Samples:
-    """As in Triton, `counter_latencies=false` keeps these counts at 0, too."""
-    return lambda page: (Sample(r.labels, value(r.statistics) * page.options.counter_latencies) for r in page.reporters)
-
-
-def _duration(nanoseconds: _OfStatistics) -> _Samples:
-    """Triton truncates every event to microseconds, so its sums are too small; here only the sum is truncated."""
-    samples = _of_versions(lambda statistics: nanoseconds(statistics) // 1000)
-    return lambda page: samples(page) if page.options.counter_latencies else ()
-
-
-def _of_cache(value: _OfStatistics) -> _Samples:
-    samples = _of_versions(value)
-    return lambda page: samples(page) if page.options.counter_latencies and page.has_cache else ()
-
-
-def _failures(page: _Page) -> Iterator[Sample]:
-    """Triton does not count the requests that a full queue refuses. Here they are failures, so that alarms see them."""
-    for r in page.reporters:
-        for reason in FailureReason:
-            count = r.statistics.failures(reason)
-            yield Sample({**r.labels, "reason": reason.value}, count * page.options.counter_latencies)
-
-
-def _batch_closes(page: _Page) -> Iterator[Sample]:
-    for r in page.reporters:
-        for reason, count in r.statistics.batch_closes.items():
-            yield Sample({**r.labels, "reason": reason.label}, count)
-
-
-def _cancellations(page: _Page) -> Iterator[Sample]:
-    for r in page.reporters:
-        for cause, count in r.statistics.request_cancellations.items():
-            yield Sample({**r.labels, "cause": cause.value}, count)
-
-
-def _tuned(value: Callable[[BatchTuning], Number]) -> _Samples:
-    """The limits that a batcher with a latency target sets."""
-    return lambda page: (
-        Sample(r.labels, value(r.statistics.tuning)) for r in page.reporters if r.statistics.tuning is not None
-    )
-
-
-def _of_buckets(value: Callable[[BucketStatistics], Number]) -> _Samples:
+def _bucket_series(page: _Page) -> Iterator[tuple[Labels, BucketStatistics]]:
     """With the labels `batch_size` and `length`, where the model pads to them. Source: docs/ragged-batching.md."""
-
-    def samples(page: _Page) -> Iterator[Sample]:
-        for r in page.reporters:
-            for bucket in r.statistics.buckets:
-                sizes = {"batch_size": bucket.batch_size, "length": bucket.length}
-                yield Sample({**r.labels, **{name: str(size) for name, size in sizes.items() if size}}, value(bucket))
-
-    return samples
+    for labels, statistics in page.versions:
+        for bucket in statistics.buckets:
+            sizes = {"batch_size": bucket.batch_size, "length": bucket.length}
+            yield {**labels, **{name: str(size) for name, size in sizes.items() if size}}, bucket
 
 
 def _histogram(name: str) -> _Samples:
     """A version on a GPU has one series, without `gpu_uuid`: a distribution cannot be split as counters can."""
-
-    def samples(page: _Page) -> Iterator[Sample]:
-        for labels, entry in page.models:
-            for found in entry.latencies.histograms:
-                if found.name == name:
-                    yield from _histogram_samples(labels, found.bounds, found.counts, found.sum, found.exemplars)
-
-    return samples
+    return lambda page: (
+        sample
+        for labels, entry in page.models
+        for found in entry.latencies.histograms
+        if found.name == name
+        for sample in _histogram_samples(labels, found.bounds, found.counts, found.sum, found.exemplars)
+    )
 
 
 def _histogram_samples(
@@ -269,46 +204,11 @@ def _summary(name: str) -> _Samples:
     return samples
 
 
-def _custom_samples(kind: str, series: CustomSeriesMetrics) -> Iterable[Sample]:
-    if kind == "histogram":
-        return _histogram_samples(series.labels, series.bounds, series.counts, series.value)
-    return [Sample(series.labels, series.value)]
-
-
-def _local_cache(value: Callable[[ResponseCacheMetrics], Number]) -> _Samples:
-    return lambda page: [Sample({}, value(page.snapshot.response_cache))] if page.snapshot.response_cache else ()
-
-
-def _remote_cache_up(page: _Page) -> Iterable[Sample]:
-    return [Sample({}, int(page.snapshot.remote_cache.is_up))] if page.snapshot.remote_cache else ()
-
-
-def _remote_cache_faults(page: _Page) -> Iterable[Sample]:
-    faults = page.snapshot.remote_cache.faults if page.snapshot.remote_cache else {}
-    return [Sample({"kind": kind}, count) for kind, count in faults.items()]
-
-
-def _of_resources(value: Callable[[ResourceMetrics], Number]) -> _Samples:
-    """The resources of the rate limiter."""
-    return lambda page: (
-        Sample({"resource": each.resource, "device": each.device}, value(each)) for each in page.snapshot.resources
-    )
-
-
-def _of_gpus(value: Callable[[GpuReading], Number | None]) -> _Samples:
-    def samples(page: _Page) -> Iterator[Sample]:
-        for gpu in page.snapshot.hardware.gpus if page.options.gpu else ():
-            found = value(gpu)
-            if found is not None:
-                yield Sample({"gpu_uuid": gpu.uuid}, found)
-
-    return samples
-
-
-def _of_cpu(value: Callable[[CpuReading], Number]) -> _Samples:
-    return lambda page: [
-        Sample({}, value(cpu)) for cpu in [page.snapshot.hardware.cpu] if page.options.cpu and cpu is not None
-    ]
+def _load_durations(page: _Page) -> Iterator[Sample]:
+    for labels, entry in page.models:
+        yield Sample(labels, entry.load_duration_secs)
+        if entry.gpu_uuid is not None:
+            yield Sample({**labels, "gpu_uuid": entry.gpu_uuid}, 0)
 
 
 def _states(page: _Page) -> Iterator[Sample]:
@@ -320,67 +220,42 @@ def _states(page: _Page) -> Iterator[Sample]:
             yield Sample({**labels, "state": state}, int(state == entry.state))
 
 
-def _of_processes(value: Callable[[ModelProcessMetrics], Number]) -> _Samples:
-    return lambda page: (
-        Sample({**labels, "instance": each.instance}, value(each))
-        for labels, entry in page.models
-        for each in entry.processes
-    )
-
-
-def _model_memory(page: _Page) -> Iterator[Sample]:
-    return (
-        Sample({**labels, "device": each.device, "gpu_uuid": each.gpu_uuid}, each.bytes)
-        for labels, entry in page.models
-        for each in entry.memory
-    )
-
-
-def _downloaded(value: Callable[[DownloadMetrics], Number]) -> _Samples:
-    return lambda page: [Sample({}, value(page.snapshot.downloads))] if page.snapshot.downloads else ()
-
-
-def _loads(page: _Page) -> Iterator[Sample]:
-    return (Sample({"cause": each.cause, "result": each.result}, each.count) for each in page.snapshot.loads)
-
-
-def _of_demand(value: Callable[[DemandMetrics], Number]) -> _Samples:
-    return lambda page: [Sample({}, value(page.snapshot.demand))] if page.snapshot.demand else ()
-
-
-def _evictions(page: _Page) -> Iterator[Sample]:
-    if page.snapshot.demand is not None:
-        for reason, count in page.snapshot.demand.evictions.items():
-            yield Sample({"reason": reason}, count)
-
-
 def _cold_starts(page: _Page) -> Iterable[Sample]:
     found = page.snapshot.demand
     return _histogram_samples({}, COLD_START_BOUNDS, found.cold_starts, found.cold_seconds) if found else ()
 
 
-def _traces_lost(page: _Page) -> Iterable[Sample]:
-    lost = page.snapshot.traces.lost if page.snapshot.traces else {}
-    return [Sample({"reason": reason.value}, count) for reason, count in lost.items()]
+def _gpus(page: _Page) -> list[tuple[Labels, GpuReading]]:
+    return [({"gpu_uuid": gpu.uuid}, gpu) for gpu in (page.snapshot.hardware.gpus if page.options.gpu else ())]
 
 
-def _zero(page: _Page) -> Iterable[Sample]:
-    return [Sample({}, 0)]
+def _processes(page: _Page) -> list[tuple[Labels, ModelProcessMetrics]]:
+    return [({**labels, "instance": each.instance}, each) for labels, entry in page.models for each in entry.processes]
 
 
 T = TypeVar("T")
-V = TypeVar("V")
 _Family = tuple[str, str, str, _Samples]
+
+
+def _single(found: T | None) -> list[tuple[Labels, T]]:
+    """What has one series, without labels, if it is there."""
+    return [] if found is None else [({}, found)]
 
 
 def _group(
     prefix: str,
     kind: str,
-    samples: Callable[[Callable[[T], V]], _Samples],
-    *rows: tuple[str, str, Callable[[T], V]],
-) -> Iterator[_Family]:
-    """Families of one kind whose names begin with `prefix`, and whose series come from the same `samples`."""
-    return ((prefix + name, kind, text, samples(value)) for name, text, value in rows)
+    series: Callable[[_Page], Iterable[tuple[Labels, T]]],
+    *rows: tuple[str, str, Callable[[T], Number | None]],
+) -> list[_Family]:
+    """Families of one kind whose names begin with `prefix`, with a value of each of the same series; None: no value."""
+
+    def samples(value: Callable[[T], Number | None]) -> _Samples:
+        return lambda page: (
+            Sample(labels, number) for labels, each in series(page) if (number := value(each)) is not None
+        )
+
+    return [(prefix + name, kind, text, samples(value)) for name, text, value in rows]
 
 
 _CACHED, _UNCACHED = "(includes cached requests)", "(does not include cached requests)"
@@ -400,41 +275,59 @@ _SUMMARY_TEXTS = (
     f"cache hit {_PER_MODEL}",
     f"cache miss {_PER_MODEL}",
 )
-_LOAD_MEMORY = "Memory of a device that a model version took at its load and warm-up, less what it gave back when idle"
 # The name, type, help and series of each family.
 _FAMILIES: tuple[_Family, ...] = (
     *_group(
-        "nv_inference_request_",
+        "nv_inference_",
         "counter",
-        _count,
-        ("success", "Number of successful inference requests, all batch sizes", lambda s: s.request_success),
+        lambda page: page.counts,
+        ("request_success", "Number of successful inference requests, all batch sizes", lambda s: s.request_success),
     ),
-    ("nv_inference_request_failure", "counter", "Number of failed inference requests, all batch sizes", _failures),
+    (
+        "nv_inference_request_failure",
+        "counter",
+        "Number of failed inference requests, all batch sizes",
+        # Triton does not count requests that a full queue refuses. Here they are failures, so that alarms see them.
+        lambda page: [
+            Sample({**labels, "reason": reason.value}, each.failures(reason))
+            for labels, each in page.counts
+            for reason in FailureReason
+        ],
+    ),
     *_group(
         "nv_inference_",
         "counter",
-        _count,
+        lambda page: page.counts,
         ("count", f"Number of inferences performed {_UNCACHED}", lambda s: s.inference_count),
         ("exec_count", f"Number of model executions performed {_UNCACHED}", lambda s: s.execution_count),
     ),
+    # Triton truncates every event to microseconds, so its sums are too small; here only the sum is truncated.
     *_group(
         "nv_inference_",
         "counter",
-        _duration,
-        ("request_duration_us", f"Cumulative inference request {_US} {_CACHED}", lambda s: s.request_ns),
-        ("queue_duration_us", f"Cumulative inference queuing {_US} {_CACHED}", lambda s: s.queue_ns),
-        ("compute_input_duration_us", f"Cumulative compute input {_US} {_UNCACHED}", lambda s: s.compute_input_ns),
-        ("compute_infer_duration_us", f"Cumulative compute inference {_US} {_UNCACHED}", lambda s: s.compute_infer_ns),
+        lambda page: page.durations,
+        ("request_duration_us", f"Cumulative inference request {_US} {_CACHED}", lambda s: s.request_ns // 1000),
+        ("queue_duration_us", f"Cumulative inference queuing {_US} {_CACHED}", lambda s: s.queue_ns // 1000),
+        (
+            "compute_input_duration_us",
+            f"Cumulative compute input {_US} {_UNCACHED}",
+            lambda s: s.compute_input_ns // 1000,
+        ),
+        (
+            "compute_infer_duration_us",
+            f"Cumulative compute inference {_US} {_UNCACHED}",
+            lambda s: s.compute_infer_ns // 1000,
+        ),
         (
             "compute_output_duration_us",
             f"Cumulative inference compute output {_US} {_UNCACHED}",
-            lambda s: s.compute_output_ns,
+            lambda s: s.compute_output_ns // 1000,
         ),
     ),
     *_group(
         "nv_cache_",
         "counter",
-        _of_cache,
+        lambda page: page.cached,
         ("num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hit_count),
         ("num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_miss_count),
         ("hit_duration_per_model", f"Total cache hit {_PER_MODEL}", lambda s: s.cache_hit_ns // 1000),
@@ -443,7 +336,7 @@ _FAMILIES: tuple[_Family, ...] = (
     *_group(
         "trident_response_cache_",
         "gauge",
-        _local_cache,
+        lambda page: _single(page.snapshot.response_cache),
         ("size_bytes", "Size of the response cache in bytes", lambda cache: cache.size),
         ("used_bytes", "Memory that cached responses take, in bytes", lambda cache: cache.used),
         ("entries", "Responses in the response cache", lambda cache: cache.entries),
@@ -451,25 +344,33 @@ _FAMILIES: tuple[_Family, ...] = (
     *_group(
         "trident_response_cache_",
         "counter",
-        _local_cache,
+        lambda page: _single(page.snapshot.response_cache),
         ("evictions_total", "Cached responses that made room for others", lambda cache: cache.evictions),
     ),
-    (
-        "trident_response_cache_up",
+    *_group(
+        "trident_response_cache_",
         "gauge",
-        "1 while the server of the response cache is asked, 0 while it is left out",
-        _remote_cache_up,
+        lambda page: _single(page.snapshot.remote_cache),
+        (
+            "up",
+            "1 while the server of the response cache is asked, 0 while it is left out",
+            lambda each: int(each.is_up),
+        ),
     ),
     (
         "trident_response_cache_faults_total",
         "counter",
         "Answers that the response cache did not find or keep because something was wrong",
-        _remote_cache_faults,
+        lambda page: [
+            Sample({"kind": kind}, count)
+            for _, cache in _single(page.snapshot.remote_cache)
+            for kind, count in cache.faults.items()
+        ],
     ),
     *_group(
         "trident_resource_",
         "gauge",
-        _of_resources,
+        lambda page: [({"resource": each.resource, "device": each.device}, each) for each in page.snapshot.resources],
         ("limit", "Copies of a resource that there are for executions", lambda resource: resource.limit),
         ("held", "Copies of a resource that executions hold", lambda resource: resource.held),
         ("waiting_instances", "Model instances that wait for their turn at a resource", lambda each: each.waiting),
@@ -480,28 +381,31 @@ _FAMILIES: tuple[_Family, ...] = (
         "Instantaneous number of pending requests awaiting execution per-model.",
         _pending,
     ),
-    (
-        "nv_model_load_duration_secs",
-        "gauge",
-        "Model load time in seconds",
-        lambda page: [Sample(r.labels, r.load_duration_secs) for r in page.reporters],
-    ),
+    ("nv_model_load_duration_secs", "gauge", "Model load time in seconds", _load_durations),
     (
         "trident_batch_close_total",
         "counter",
         "Executions by the reason for which their batch was closed",
-        _batch_closes,
+        lambda page: [
+            Sample({**labels, "reason": reason.label}, count)
+            for labels, each in page.versions
+            for reason, count in each.batch_closes.items()
+        ],
     ),
     (
         "trident_inference_cancellations_total",
         "counter",
         "Requests that were given up by their callers or their queues",
-        _cancellations,
+        lambda page: [
+            Sample({**labels, "cause": cause.value}, count)
+            for labels, each in page.versions
+            for cause, count in each.request_cancellations.items()
+        ],
     ),
     *_group(
         "trident_batch_",
         "gauge",
-        _tuned,
+        lambda page: [(labels, each.tuning) for labels, each in page.versions if each.tuning is not None],
         (
             "target_p99_seconds",
             "Target for the 99th percentile of the latencies of a model",
@@ -513,7 +417,7 @@ _FAMILIES: tuple[_Family, ...] = (
     *_group(
         "trident_bucket_",
         "counter",
-        _of_buckets,
+        _bucket_series,
         (
             "executions_total",
             "Model executions whose batch was padded to the bucket, or filled it",
@@ -532,14 +436,16 @@ _FAMILIES: tuple[_Family, ...] = (
         for name, text in zip(SUMMARIES, _SUMMARY_TEXTS, strict=True)
     ),
     # There is no such pool.
-    *(
-        (f"nv_pinned_memory_pool_{name}_bytes", "gauge", f"Pinned memory pool {name} memory size, in bytes", _zero)
-        for name in ("total", "used")
+    *_group(
+        "nv_pinned_memory_pool_",
+        "gauge",
+        lambda page: [({}, 0)],
+        *((f"{name}_bytes", f"Pinned memory pool {name} memory size, in bytes", int) for name in ("total", "used")),
     ),
     *_group(
         "nv_gpu_",
         "gauge",
-        _of_gpus,
+        _gpus,
         ("utilization", "GPU utilization rate [0.0 - 1.0)", lambda gpu: gpu.utilization),
         ("memory_total_bytes", "GPU total memory, in bytes", lambda gpu: gpu.memory_total),
         ("memory_used_bytes", "GPU used memory, in bytes", lambda gpu: gpu.memory_used),
@@ -549,62 +455,89 @@ _FAMILIES: tuple[_Family, ...] = (
     *_group(
         "nv_",
         "counter",
-        _of_gpus,
+        _gpus,
         ("energy_consumption", "GPU energy consumption in joules since the Triton Server started", lambda g: g.energy),
     ),
     *_group(
         "nv_cpu_",
         "gauge",
-        _of_cpu,
+        lambda page: _single(page.snapshot.hardware.cpu if page.options.cpu else None),
         ("utilization", "CPU utilization rate [0.0 - 1.0]", lambda cpu: cpu.utilization),
         ("memory_total_bytes", "CPU total memory (RAM), in bytes", lambda cpu: cpu.memory_total),
         ("memory_used_bytes", "CPU used memory (RAM), in bytes", lambda cpu: cpu.memory_used),
     ),
     ("trident_model_version_state", "gauge", "1 for the state that a model version is in, 0 for the others", _states),
-    ("trident_model_loads_total", "counter", "Loads of models that have ended", _loads),
+    (
+        "trident_model_loads_total",
+        "counter",
+        "Loads of models that have ended",
+        lambda page: [Sample({"cause": each.cause, "result": each.result}, each.count) for each in page.snapshot.loads],
+    ),
     *_group(
         "trident_demand_",
         "gauge",
-        _of_demand,
+        lambda page: _single(page.snapshot.demand),
         ("registered_models", "Models that are loaded when something asks for them", lambda each: each.registered),
         ("resident_bytes", "Bytes of their budget that models have in memory", lambda each: each.resident_bytes),
         ("budget_bytes", "Bytes that models may have in memory together", lambda each: each.budget_bytes),
         ("waiting_requests", "Requests that wait for the load of their model", lambda each: each.waiting),
     ),
-    ("trident_demand_evictions_total", "counter", "Models that were let go", _evictions),
+    (
+        "trident_demand_evictions_total",
+        "counter",
+        "Models that were let go",
+        lambda page: [
+            Sample({"reason": reason}, count)
+            for _, demand in _single(page.snapshot.demand)
+            for reason, count in demand.evictions.items()
+        ],
+    ),
     (
         "trident_demand_cold_start_seconds",
         "histogram",
         "Seconds from the first request for a model that is not in memory to the end of its load",
         _cold_starts,
     ),
-    (
-        "trident_oldest_execution_seconds",
+    *_group(
+        "trident_oldest_",
         "gauge",
-        "For how long the oldest execution that runs now has run; 0 if none runs",
-        lambda page: [Sample(labels, each.statistics.oldest_execution_ns / 1e9) for labels, each in page.models],
+        lambda page: page.models,
+        (
+            "execution_seconds",
+            "For how long the oldest execution that runs now has run; 0 if none runs",
+            lambda each: each.statistics.oldest_execution_ns / 1e9,
+        ),
     ),
     *_group(
         "trident_model_process_",
         "counter",
-        _of_processes,
+        _processes,
         ("restarts_total", "Restarts of the process of a model instance after it died", lambda each: each.restarts),
     ),
     *_group(
         "trident_model_process_",
         "gauge",
-        _of_processes,
+        _processes,
         (
             "resident_memory_bytes",
             "Memory of the process of a model instance, without what it shares with the server",
             lambda process: process.resident_bytes,
         ),
     ),
-    ("trident_model_memory_bytes", "gauge", _LOAD_MEMORY, _model_memory),
+    (
+        "trident_model_memory_bytes",
+        "gauge",
+        "Memory of a device that a model version took at its load and warm-up, less what it gave back when idle",
+        lambda page: [
+            Sample({**labels, "device": each.device, "gpu_uuid": each.gpu_uuid}, each.bytes)
+            for labels, entry in page.models
+            for each in entry.memory
+        ],
+    ),
     *_group(
         "trident_repository_",
         "counter",
-        _downloaded,
+        lambda page: _single(page.snapshot.downloads),
         ("downloaded_bytes_total", "Bytes of models fetched from cloud storage", lambda d: d.bytes),
         ("downloaded_objects_total", "Objects of models fetched from cloud storage", lambda d: d.objects),
         ("cache_hits_total", "Objects of models found in the model cache", lambda d: d.cache_hits),
@@ -614,16 +547,29 @@ _FAMILIES: tuple[_Family, ...] = (
     *_group(
         "trident_repository_",
         "gauge",
-        _downloaded,
+        lambda page: _single(page.snapshot.downloads),
         ("download_pending_bytes", "Bytes of models that are still to be fetched", lambda d: d.pending_bytes),
     ),
-    (
-        "trident_trace_written_total",
+    *_group(
+        "trident_trace_",
         "counter",
-        "Traces that were written to a file, or spans that a collector has taken",
-        lambda page: [Sample({}, page.snapshot.traces.written)] if page.snapshot.traces else [],
+        lambda page: _single(page.snapshot.traces),
+        (
+            "written_total",
+            "Traces that were written to a file, or spans that a collector has taken",
+            lambda t: t.written,
+        ),
     ),
-    ("trident_trace_lost_total", "counter", "Traces or spans that were lost", _traces_lost),
+    (
+        "trident_trace_lost_total",
+        "counter",
+        "Traces or spans that were lost",
+        lambda page: [
+            Sample({"reason": reason.value}, count)
+            for _, traces in _single(page.snapshot.traces)
+            for reason, count in traces.lost.items()
+        ],
+    ),
 )
 _RESERVED = frozenset(name + suffix for name, _, _, _ in _FAMILIES for suffix in ("", "_bucket", "_count", "_sum"))
 

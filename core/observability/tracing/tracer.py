@@ -23,7 +23,7 @@ import numpy as np
 
 from trident.core.borders import guarded
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import InferenceRequest, InferenceTimes, RequestTrace
+from trident.core.inference.request import InferenceTimes, RequestTrace
 from trident.core.inference.response import InferenceResponse, OnResponse, RegionInput
 from trident.core.inference.tensors import BY_NAME, BYTES, Buffer, wire_bytes
 from trident.core.observability.switches import TraceGate
@@ -70,7 +70,13 @@ class TracedResponses:
         self._is_composed = is_composed
         self._has_responded = False
         if TENSORS in trace.setting.levels:
-            note_inputs(trace, pending.request)
+            for tensor in pending.request.inputs:
+                if isinstance(tensor, RegionInput):
+                    continue
+                content = tensor.data
+                if not isinstance(content, memoryview):
+                    content = memoryview(wire_bytes(content))
+                _note(trace, "TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, content)
 
     def respond(self, response: InferenceResponse) -> None:
         """Note the response and pass it on. Any thread, one at a time."""
@@ -114,17 +120,6 @@ class TracedResponses:
 
 def _when(event: TraceEvent) -> int:
     return event[1]
-
-
-def note_inputs(trace: Trace, request: InferenceRequest) -> None:
-    """Record the inputs as they are queued, except those in shared memory, which are read only once."""
-    for tensor in request.inputs:
-        if isinstance(tensor, RegionInput):
-            continue
-        content = tensor.data
-        if not isinstance(content, memoryview):
-            content = memoryview(wire_bytes(content))
-        _note(trace, "TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, content)
 
 
 def _note(trace: Trace, activity: str, name: str, datatype: str, shape: tuple[int, ...], content: Buffer) -> None:

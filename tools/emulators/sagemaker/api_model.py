@@ -101,22 +101,18 @@ def _finer(value: Any, shape: Any, at: str) -> Iterator[str]:
             yield from _finer(name, shape.key, f"{at}, the key '{name}'")
             yield from _finer(member, shape.value, f"{at}.{name}")
     elif shape.type_name == "string":
-        yield from _text_problems(value, shape, at)
+        if shape.enum and value not in shape.enum:
+            nearest = difflib.get_close_matches(value, shape.enum, n=1)
+            meant = f"did you mean {nearest[0]}?" if nearest else f"expected one of {', '.join(shape.enum[:12])}"
+            yield f"{at}: {NO_VALUE} '{value}'; {meant}"
+        yield from _bounds(len(value), shape.metadata, at, "characters")
+        pattern = _compiled(shape.metadata.get("pattern", ""))
+        if pattern is not None and not pattern.fullmatch(value):
+            yield f"{at} is '{value}', which does not match the pattern {pattern.pattern}"
     elif shape.type_name in ("integer", "long", "float", "double"):
         yield from _bounds(value, shape.metadata, at, "")
     elif shape.type_name == "blob":
         yield from _bounds(len(value), shape.metadata, at, "bytes")
-
-
-def _text_problems(value: str, shape: Any, at: str) -> Iterator[str]:
-    if shape.enum and value not in shape.enum:
-        nearest = difflib.get_close_matches(value, shape.enum, n=1)
-        meant = f"did you mean {nearest[0]}?" if nearest else f"expected one of {', '.join(shape.enum[:12])}"
-        yield f"{at}: {NO_VALUE} '{value}'; {meant}"
-    yield from _bounds(len(value), shape.metadata, at, "characters")
-    pattern = _compiled(shape.metadata.get("pattern", ""))
-    if pattern is not None and not pattern.fullmatch(value):
-        yield f"{at} is '{value}', which does not match the pattern {pattern.pattern}"
 
 
 def _bounds(value: float, metadata: Mapping[str, Any], at: str, unit: str) -> Iterator[str]:

@@ -234,7 +234,17 @@ class VertexApi(ApiServer):
     def _call(self, identity: str, verb: str) -> Response:
         with ExitStack() as held:
             endpoint = held.enter_context(self._project.called(identity))
-            _check_possible(verb, endpoint.deployment)
+            deployment = endpoint.deployment
+            if verb in _FOR_PRODUCTS:
+                raise no_direct_predict(verb)
+            if verb not in _VERBS:
+                raise NotFound
+            if deployment.is_invoked:
+                raise impossible(f"{verb} is not available for a model with an invoke route prefix: call …/invoke/PATH")
+            if verb == _STREAM and deployment.endpoint_type is not EndpointType.DEDICATED:
+                raise impossible("streamRawPredict of a custom model needs a dedicated endpoint")
+            if verb == _DIRECT and not deployment.grpc_port:
+                raise impossible("a direct call needs a model whose container has grpcPorts: --grpc-port")
             # Generated clients send this, and expect the answer in the envelope.
             from_sdk = request.args.get("$alt", "").startswith("json")
             body = self._body(endpoint, has_envelope=from_sdk or verb == _DIRECT)
@@ -247,7 +257,13 @@ class VertexApi(ApiServer):
                 return _json({"output": base64.b64encode(output).decode()})
             raw = self._raw(body, endpoint, from_sdk=from_sdk)
             if verb == _RAW:
-                return _raw_predict(raw, endpoint, from_sdk=from_sdk)
+                answer = endpoint.ask("POST", endpoint.deployment.predict_path, raw)
+                headers = passed_back(answer.headers, endpoint.deployment)
+                if not from_sdk:
+                    return Reply(answer.body, answer.status, headers)
+                if answer.status != _OK:
+                    raise refused(answer.status, answer.text)
+                return Reply(sdk_answer(answer.headers, answer.body), _OK, {**headers, **_JSON})
             reply = self._stream(raw, endpoint, held, from_sdk=from_sdk)
             reply.call_on_close(held.pop_all().close)
             return reply
@@ -329,30 +345,6 @@ def _take_location(view: str | None, values: dict[str, Any] | None) -> None:
     if values:
         del values["version"], values["project"]
         g.location = values.pop("location")
-
-
-def _check_possible(verb: str, deployment: Deployment) -> None:
-    """Raise GoogleError, or NotFound, unless the API has this call and the deployment supports it."""
-    if verb in _FOR_PRODUCTS:
-        raise no_direct_predict(verb)
-    if verb not in _VERBS:
-        raise NotFound
-    if deployment.is_invoked:
-        raise impossible(f"{verb} is not available for a model with an invoke route prefix: call …/invoke/PATH")
-    if verb == _STREAM and deployment.endpoint_type is not EndpointType.DEDICATED:
-        raise impossible("streamRawPredict of a custom model needs a dedicated endpoint")
-    if verb == _DIRECT and not deployment.grpc_port:
-        raise impossible("a direct call needs a model whose container has grpcPorts: --grpc-port")
-
-
-def _raw_predict(raw: RawRequest, endpoint: Endpoint, *, from_sdk: bool) -> Response:
-    answer = endpoint.ask("POST", endpoint.deployment.predict_path, raw)
-    headers = passed_back(answer.headers, endpoint.deployment)
-    if not from_sdk:
-        return Reply(answer.body, answer.status, headers)
-    if answer.status != _OK:
-        raise refused(answer.status, answer.text)
-    return Reply(sdk_answer(answer.headers, answer.body), _OK, {**headers, **_JSON})
 
 
 def _json(document: Any) -> Response:
