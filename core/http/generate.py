@@ -7,9 +7,6 @@ Source: docs/spec/http.md section 9.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from math import prod
-from struct import Struct
-from struct import error as StructError
 from typing import Any
 
 import numpy as np
@@ -57,8 +54,8 @@ from trident.core.http.front_end import (
 from trident.core.http.reply import JSON, Environ, Headers, Reply, text_reply
 from trident.core.http.v2_json import array_from_json, json_datatype, json_values
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.inference.response import InferenceResponse, Origin, OutputTensor, ReceivedOutput
-from trident.core.inference.tensors import BYTES, NUMBER_CODES, Buffer, Shape
+from trident.core.inference.response import InferenceResponse, Origin, OutputTensor
+from trident.core.inference.tensors import BYTES, Buffer, Shape
 
 # Errors of these origins are told as those of any other request. All others are responses, and so events.
 _NO_RESPONSES = (Origin.REFUSED, Origin.CANCELLED)
@@ -104,7 +101,7 @@ def answer_events(front_end: HttpFrontEnd, environ: Environ, model: ServedModel,
     """
     request = _decode_body(front_end, environ, model, body, version)
     if model.spec.decoupled:
-        return stream_events(front_end, environ, model, request, ObjectEncoder())
+        return stream_events(front_end, environ, model, request, encode_object)
     response = ask(front_end, environ, model, request)
     try:
         if response.error is not None:
@@ -415,16 +412,7 @@ def _parse(body: Buffer, spec: ModelSpec) -> Members:
     return document
 
 
-# --- the response. Those of a stream are many and alike: what surrounds their values is written once
-
-_CODES = {**NUMBER_CODES, "BOOL": "?"}
-# numpy writes more numbers faster.
-_MOST_NUMBERS = 64
-_MOST_TEXTS = 16
-_LENGTH = Struct("<I")
-
-# The model, its version, the id, and the name, datatype and shape of each output.
-_Form = tuple[str, int, str, tuple[tuple[str, str, Shape], ...]]
+# --- the response
 
 
 def encode_object(response: InferenceResponse) -> bytes:
@@ -434,7 +422,9 @@ def encode_object(response: InferenceResponse) -> bytes:
     """
     members: dict[str, Any] = {output.name: _value(output) for output in response.outputs}
     members.update(response.parameters or {})
-    members.update(_own_members(response))
+    members |= {"model_name": response.model_name, "model_version": str(response.model_version)}
+    if response.id:
+        members["id"] = response.id
     ordered = dict(sorted(members.items()))
     try:
         text = orjson.dumps(ordered, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -442,97 +432,6 @@ def encode_object(response: InferenceResponse) -> bytes:
         return write_lenient(ordered)
     # NaN and infinities become null.
     return write_lenient(ordered) if b"null" in text and not all(map(_is_finite, members.values())) else text
-
-
-class ObjectEncoder:
-    """Writes the objects of one stream as `encode_object` does. One thread at a time."""
-
-    __slots__ = ("_texts",)
-
-    def __init__(self) -> None:
-        self._texts: dict[_Form, _Text | None] = {}
-
-    def __call__(self, response: InferenceResponse) -> bytes:
-        """The object. Raises InvalidRequest for an output that JSON cannot carry."""
-        if not response.parameters:
-            outputs = response.outputs
-            described = tuple([(output.name, output.datatype, output.shape) for output in outputs])
-            form = (response.model_name, response.model_version, response.id, described)
-            try:
-                text = self._texts[form]
-            except KeyError:
-                text = self._text(form, response)
-            if text is not None:
-                try:
-                    return text.write(outputs)
-                except (ValueError, StructError):
-                    pass  # the slow way knows what to do, or says what is wrong
-        return encode_object(response)
-
-    def _text(self, form: _Form, response: InferenceResponse) -> _Text | None:
-        if len(self._texts) >= _MOST_TEXTS:
-            self._texts.clear()
-        text = self._texts[form] = _Text.of(response)
-        return text
-
-
-class _Text:
-    """The text before each value and behind the last one. `places` are the outputs in the order of the text, each with
-    the layout of its numbers, or None for one string."""
-
-    __slots__ = ("_end", "_places")
-
-    def __init__(self, places: list[tuple[bytes, int, Struct | None, bool]], end: bytes) -> None:
-        self._places = places
-        self._end = end
-
-    @staticmethod
-    def of(response: InferenceResponse) -> _Text | None:
-        """The text of responses like this one; None if their values have to be looked at more closely."""
-        own = _own_members(response)
-        numbers: dict[str, tuple[int, Struct | None, bool]] = {}
-        for index, output in enumerate(response.outputs):
-            count = prod(output.shape)
-            is_string = output.datatype == "BYTES" and count == 1
-            is_known = is_string or (output.datatype in _CODES and count <= _MOST_NUMBERS)
-            if type(output) is not ReceivedOutput or output.name in own or not is_known:
-                return None
-            struct = None if is_string else Struct(f"<{count}{_CODES[output.datatype]}")
-            numbers[output.name] = index, struct, count == 1
-        places: list[tuple[bytes, int, Struct | None, bool]] = []
-        text = b""
-        for name in sorted({*own, *numbers}):
-            text += (b"," if text or places else b"{") + orjson.dumps(name) + b":"
-            if name in numbers:
-                places.append((text, *numbers[name]))
-                text = b""
-            else:
-                text += orjson.dumps(own[name])
-        return _Text(places, text + b"}")
-
-    def write(self, outputs: Any) -> bytes:
-        """The object with the values of `outputs`. Raises ValueError or struct.error if one has to be looked at."""
-        pieces: list[bytes] = []
-        for text, index, struct, is_one in self._places:
-            content = outputs[index].content()
-            if struct is None:
-                if _LENGTH.unpack_from(content)[0] != len(content) - 4:
-                    raise ValueError("not one string")
-                value = orjson.dumps(str(content[4:], "utf-8"))
-            else:
-                numbers = struct.unpack(content)
-                value = orjson.dumps(numbers[0] if is_one else numbers)
-                if b"n" in value:
-                    raise ValueError("NaN or an infinity")
-            pieces += (text, value)
-        pieces.append(self._end)
-        return b"".join(pieces)
-
-
-def _own_members(response: InferenceResponse) -> dict[str, str]:
-    """The members of every response."""
-    own = {"model_name": response.model_name, "model_version": str(response.model_version)}
-    return {**own, "id": response.id} if response.id else own
 
 
 def _value(output: OutputTensor) -> Any:

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.packed_tensors import spec
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.generate import ObjectEncoder, decode_object, encode_object
+from trident.core.http.generate import decode_object, encode_object
 from trident.core.inference.request import InferenceRequest, Parameter
-from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
-from trident.core.inference.tensors import BY_NAME, wire_bytes
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import BY_NAME
 
 # --- request object
 
@@ -127,12 +127,6 @@ def output(name: str, datatype: str, content: list[Any]) -> OutputTensor:
     return OutputTensor(name, datatype, array.shape, array)
 
 
-def received(name: str, datatype: str, content: list[Any]) -> ReceivedOutput:
-    """The output as another process sends it."""
-    array = output(name, datatype, content).array
-    return ReceivedOutput(name, datatype, array.shape, memoryview(wire_bytes(array)))
-
-
 def encode(*outputs: OutputTensor, id: str = "", parameters: dict[str, Parameter] | None = None) -> bytes:
     return encode_object(InferenceResponse("m", 3, list(outputs), id=id, parameters=parameters))
 
@@ -158,26 +152,3 @@ def test_words_and_any_bytes_are_written_and_halves_refused() -> None:
     assert b'"x":["\xff","y"]' in encode(output("x", "BYTES", [b"\xff", b"y"]), output("n", "INT32", [1]))
     with pytest.raises(InvalidRequest, match="sending FP16 data via JSON is not supported"):
         encode(output("x", "FP16", [1]))
-
-
-@pytest.mark.parametrize(
-    "outputs",
-    [
-        [("out", "BYTES", [b'word "\xc3\xa9"'])],
-        [("z", "INT32", [[1, -2]]), ("A", "FP32", [0.1]), ("n", "BOOL", [True, False]), ("u", "UINT64", [2**64 - 1])],
-        [("x", "FP64", [float("nan")]), ("y", "FP32", [float("-inf"), 1])],
-        [("x", "BYTES", [b"\xff"])],
-        [("x", "BYTES", [b"a", b"b"])],
-        [("x", "BYTES", [])],
-        [("x", "INT64", [])],
-        [("x", "INT16", list(range(100)))],
-        [("model_name", "INT8", [1]), ("id", "INT8", [2])],
-        [],
-    ],
-)
-@pytest.mark.parametrize("id", ["", "r"])
-def test_the_encoder_of_a_stream_writes_the_same(outputs: list[tuple[str, str, list[Any]]], id: str) -> None:
-    encoder = ObjectEncoder()
-    for parameters in (None, {"speed": 1}, None):
-        response = InferenceResponse("m", 3, [received(*each) for each in outputs], id=id, parameters=parameters)
-        assert encoder(response) == encode_object(response)
