@@ -92,13 +92,17 @@ def decode_request(
     view = memoryview(body)
     # A small body is `bytes`, whose slice costs less than one of a view.
     header, tail = body[:size] if type(body) is bytes else bytes(view[:size]), view[size:]
-    known = _known_headers.recall(spec.name, version, header, tail)
-    if known is not None:
-        return known
-    decoded = _decode(parse_document(header, binary_follows=True), tail, version, spec, max_input_size)
-    request = decoded[0]
-    if type(request) is InferenceRequest and request.nbytes == len(tail):  # no input has its data in the JSON
-        _known_headers.remember(header, *decoded)
+    known = _known_headers.get((spec.name, header))
+    if known is not None and known[1].size == len(tail):
+        request, layout, plan = known
+        _known_headers.hits += 1
+        return request.with_inputs(PackedInputs(layout, tail), model_version=version, id=request.id), plan
+    request, plan = decoded = _decode(parse_document(header, binary_follows=True), tail, version, spec, max_input_size)
+    is_binary = type(request) is InferenceRequest and request.nbytes == len(tail)  # no input has its data in the JSON
+    if is_binary and len(header) <= _MAX_SIZE and _known_headers.is_learning():
+        layout = layout_of([(t.name, t.datatype, t.shape, len(t.data)) for t in request.inputs])
+        copy = request.with_inputs([], model_version=request.model_version, id=request.id)
+        _known_headers[spec.name, header] = copy, layout, plan
     return decoded
 
 
@@ -390,8 +394,8 @@ def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
 
 # --- texts that are remembered ---------------------------------------------------------------------------------------
 #
-#    KnownHeaders   the JSON before binary tensors, by its whole text
-#    ResponseTexts  the JSON around the id and the numbers of responses, by the values that it was made of
+#    _known_headers  the JSON before binary tensors, by its whole text
+#    ResponseTexts   the JSON around the id and the numbers of responses, by the values that it was made of
 
 # Of a header.
 _MAX_SIZE: Final = 2048
@@ -401,46 +405,9 @@ _MOST_NUMBERS: Final = 1024
 Decoded = tuple[InferenceRequest, ResponsePlan]
 
 
-class KnownHeaders:
-    """Headers of binary requests. Any thread."""
-
-    def __init__(self) -> None:
-        self._known: AdaptiveMemo[KnownRequest] = AdaptiveMemo()
-
-    def recall(self, model: str, version: int, header: bytes, tail: memoryview) -> Decoded | None:
-        """The request that `header` and the tensors in `tail` make; None if it is unknown, or its size is not."""
-        known = self._known.get((model, header))
-        if known is None or known.layout.size != len(tail):
-            return None
-        self._known.hits += 1
-        return known.again(version, tail)
-
-    def remember(self, header: bytes, request: InferenceRequest, plan: ResponsePlan) -> None:
-        """Learn a decoded request whose inputs are all raw bytes, in the order in which they stand in the tail."""
-        if len(header) > _MAX_SIZE or not self._known.is_learning():
-            return
-        layout = layout_of([(t.name, t.datatype, t.shape, len(t.data)) for t in request.inputs])
-        self._known[request.model_name, header] = KnownRequest(request, layout, plan)
-
-
-class KnownRequest:
-    """A decoded request without the bytes of its tensors, whose places are `layout`. Any thread."""
-
-    __slots__ = ("_plan", "_request", "layout")
-
-    def __init__(self, request: InferenceRequest, layout: TensorLayout, plan: ResponsePlan) -> None:
-        self.layout = layout
-        self._plan = plan
-        # A copy without the tensors: they are views of a body whose memory must become free.
-        self._request = request.with_inputs([], model_version=request.model_version, id=request.id)
-
-    def again(self, version: int, content: memoryview) -> Decoded:
-        """The same request for `version`, with its tensors in `content`, and the plan of its response."""
-        inputs = PackedInputs(self.layout, content)
-        return self._request.with_inputs(inputs, model_version=version, id=self._request.id), self._plan
-
-
-_known_headers: Final = KnownHeaders()
+# Decoded binary requests, each a copy without tensors, which are views of a body whose memory must become free; the
+# places of the tensors, and the plan of the response. By the model and the whole header. Any thread.
+_known_headers: Final[AdaptiveMemo[tuple[InferenceRequest, TensorLayout, ResponsePlan]]] = AdaptiveMemo()
 
 
 _JSON: Final = ResponsePlan()

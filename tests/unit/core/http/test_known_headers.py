@@ -6,64 +6,55 @@ import orjson
 
 from tests.unit.packed_tensors import spec
 from trident.core.frontend.dataplane import ResponsePlan
-from trident.core.http.v2_request import KnownHeaders, decode_request
-from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.http.v2_request import _known_headers, decode_request
+from trident.core.inference.request import InferenceRequest
 
-HEADER = b'{"id":"r","inputs":[]}'
-TAIL = memoryview(bytes(range(12)))
-
-
-def binary_request(tail: memoryview = TAIL) -> InferenceRequest:
-    made = InferenceRequest(
-        "m",
-        [InputTensor("A", "INT32", (1,), tail[:4]), InputTensor("B", "INT32", (2,), tail[4:12])],
-        id="r",
-        outputs=("OUT",),
-        priority=2,
-        timeout_us=7,
-    )
-    made.parameters = {"mine": 1}
-    made.correlation_id = 5
-    made.sequence_start = True
-    return made
+MODEL = spec(A=("INT32", (-1,)), B=("INT32", (-1,)))
+HEADER = {
+    "id": "r",
+    "parameters": {"priority": 2, "timeout": 7, "sequence_id": 5, "sequence_start": True, "mine": 1},
+    "inputs": [
+        {"name": "A", "datatype": "INT32", "shape": [1], "parameters": {"binary_data_size": 4}},
+        {"name": "B", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}},
+    ],
+    "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}],
+}
 
 
-def test_header_cache_recalls_a_request_with_the_tensors_of_another_body() -> None:
-    known = KnownHeaders()
-    plan = ResponsePlan(binary=True)
-    known.remember(HEADER, binary_request(), plan)
-    tail = memoryview(bytes(range(100, 112)))
-    recalled = known.recall("m", 3, HEADER, tail)
-    assert recalled is not None
-    again, again_plan = recalled
-    assert again_plan == plan
-    assert [(t.name, t.datatype, t.shape, bytes(t.data)) for t in again.inputs] == [
+def decode(tail: bytes | bytearray, *, version: int = -1, **changed: object) -> tuple[InferenceRequest, ResponsePlan]:
+    text = orjson.dumps(HEADER | changed)
+    return decode_request(memoryview(bytearray(text) + tail), len(text), version, MODEL, 1 << 20)
+
+
+def test_known_header_gives_the_same_request_with_the_tensors_of_another_body() -> None:
+    decode(bytes(12))
+    request, plan = decode(bytes(range(100, 112)), version=3)
+    assert plan.form_of("OUT") == (True, 0)
+    assert [(t.name, t.datatype, t.shape, bytes(t.data)) for t in request.inputs] == [
         ("A", "INT32", (1,), bytes(range(100, 104))),
         ("B", "INT32", (2,), bytes(range(104, 112))),
     ]
-    assert (again.id, again.outputs, again.priority, again.timeout_us) == ("r", ("OUT",), 2, 7)
-    assert (again.model_version, again.correlation_id, again.sequence_start) == (3, 5, True)
-    assert again.parameters == {"mine": 1}
+    assert (request.id, request.outputs, request.priority, request.timeout_us) == ("r", ("OUT",), 2, 7)
+    assert (request.model_version, request.correlation_id, request.sequence_start) == (3, 5, True)
+    assert request.parameters == {"mine": 1}
 
 
-def test_header_cache_keeps_no_body_and_stays_bounded() -> None:
-    known = KnownHeaders()
-    body = memoryview(bytearray(12))
-    known.remember(HEADER, binary_request(body), ResponsePlan())
-    body.release()  # raises BufferError while a view of it is kept
+def test_known_headers_keep_no_body_and_stay_bounded() -> None:
+    text = orjson.dumps(HEADER | {"id": "body"})
+    body = bytearray(text) + bytes(12)
+    decode_request(memoryview(body), len(text), -1, MODEL, 1 << 20)
+    body.clear()  # raises BufferError while a view of it is left
     for number in range(2000):
-        known.remember(HEADER + b"%d" % number, binary_request(), ResponsePlan())
-        assert known.recall("m", -1, HEADER + b"%d" % number, TAIL) is not None
-    assert len(known._known) <= 512
-    known.remember(HEADER + b" " * 3000, binary_request(), ResponsePlan())
-    assert known.recall("m", -1, HEADER + b" " * 3000, TAIL) is None
+        decode(bytes(12), id=str(number))
+    assert len(_known_headers) <= 512
+    before = len(_known_headers)
+    decode(bytes(12), id=" " * 3000)
+    assert len(_known_headers) == before
 
 
 def test_a_header_with_another_id_is_another_header() -> None:
-    known = KnownHeaders()
-    known.remember(HEADER, binary_request(), ResponsePlan())
-    assert known.recall("m", -1, HEADER.replace(b'"r"', b'"s"'), TAIL) is None
-    assert known.recall("other", -1, HEADER, TAIL) is None
+    decode(bytes(12))
+    assert decode(bytes(12), id="s")[0].id == "s"
 
 
 def test_data_in_the_json_of_a_binary_request_is_read_each_time() -> None:
