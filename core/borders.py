@@ -1,4 +1,4 @@
-"""What catches an exception where one part of the server calls another that is not its own.
+"""Catches exceptions where one part of the server calls another that is not its own.
 
 docs/architecture.md section 10 lists the borders on a request's way. At each of them an exception of any class becomes
 the error of the requests concerned, or ends a callback that nothing depends on; it is logged once, with its traceback.

@@ -499,7 +499,7 @@ def _request_lines(area: Area, answer: Answer) -> Iterable[Line]:
 
 
 def _option_lines(area: Area, url: str, page: Answer, traces: Answer) -> Iterable[Line]:
-    """What needs an option: whether the server has it."""
+    """The parts that an option switches on: present or not."""
     without = "the server was started without"
     if page.status == _OK:
         yield area.ok("console", f"at {url}/console")

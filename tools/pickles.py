@@ -1,4 +1,4 @@
-"""What picklescan finds in pickles, which are programs that run when they are read. It reads and runs none of them."""
+"""Scans pickles, which are programs that run when they are read, by picklescan. It reads and runs none of them."""
 
 from __future__ import annotations
 

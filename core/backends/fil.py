@@ -432,7 +432,7 @@ _LEAST = float(np.float32(1e-35))
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """What is done to rows before Treelite sees them. False if nothing is.
+    """The changes to rows before Treelite sees them. False without any.
 
     `zero_missing` are the features whose zeros are missing, `truncated` those that are categories, whose numbers are
     cut to whole ones: Treelite would take -0.5 for no category, LightGBM takes it for category 0.

@@ -1,4 +1,4 @@
-"""What backends read of a model before a framework does: its files, and the text of its parameters.
+"""Reads a model's files and the text of its parameters, before a framework does.
 
 Of a file they read a bounded part, and run nothing of it: where it is, what is wrong with it, and what wrote it.
 Source: docs/spec/framework-backends.md section 6.1, docs/spec/onnxruntime-backend.md section 5.2.

@@ -43,7 +43,7 @@ _ARGUMENTS = ("arguments", "parameters")
 
 
 class Tools(NamedTuple):
-    """What a request says of its tools: how calls are written, and their `names`.
+    """The tools of a request: how calls are written, and their `names`.
 
     Unless it `is_parallel`, an answer has one call. `guide` is the JSON schema of an answer that has to be calls; None
     leaves the model free. `has_short_ids`: the template takes ids of nine letters and digits only, as Mistral's do.

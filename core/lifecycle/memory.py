@@ -66,7 +66,7 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What a load lacks, by device. `free`: bytes that have to become free before it begins. `left`: bytes that it
+    """The memory that a load lacks, by device, in bytes. `free` has to become free before it begins; `left` is what it
     would leave to other models."""
 
     free: Need
@@ -99,7 +99,7 @@ def read_devices(gpus: ReadDevices, budget: ModelBudget, devices: Collection[str
 
 
 class ModelBudget:
-    """What the models of this process may take of the container's memory.
+    """The part of the container's memory for the models of this process.
 
     What the process takes without any model does not count: `settle` measures it. `processes` are those that models
     have besides it.
@@ -152,7 +152,7 @@ def reserve_of(total: int) -> int:
 
 
 class Holding:
-    """What one model holds, in bytes by device. `need` is what its load takes, `least` what it holds at least."""
+    """The memory of one model, in bytes by device. `need` is what its load takes, `least` what it holds at least."""
 
     def __init__(self, ledger: MemoryLedger, name: str, need: Need, least: Need | None = None) -> None:
         self.name = name
@@ -204,7 +204,7 @@ class _Loads:
 
 
 class Reservations:
-    """What other processes load, where there are any.
+    """The loads of other processes, where there are any.
 
     All methods but `disturb` are called within `admission`; none waits longer than others hold that.
     """

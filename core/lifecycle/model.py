@@ -26,7 +26,7 @@ from trident.core.repository.sources import NOT_UNIQUE, Located, ModelKey, Sourc
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a model is loaded from: its files, and its configuration as the file or the load request has it."""
+    """The source of a load: the model's files, and its configuration as the file or the load request has it."""
 
     files: tuple[SourceFile, ...]
     config: ModelConfig

@@ -32,7 +32,7 @@ UNLIMITED: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """What the models of a server may take: `bytes` of the container, or this `part` of it and of each GPU; without
+    """The limit of the models of a server: `bytes` of the container, or this `part` of it and of each GPU; without
     both what is left of the container when the server runs."""
 
     bytes: int = 0

@@ -1,4 +1,4 @@
-"""What all models of a server share."""
+"""The parts that all models of a server share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _ignore(device: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """What the loader gives to all versions.
+    """The parts that the loader gives to all versions.
 
     `gpu_uuids` are indexed by GPU number. `on_device_lost` is called with a GPU (`Placement.device`) on which nothing
     can run any more. `metrics` are those that models make. `wraps` are applied to each scheduler, in their order.

@@ -153,12 +153,12 @@ def _read_key(path: Path) -> bytes:
 
 
 def _encoded(kind: str, payload: bytes) -> bytes:
-    """What is signed of a document: DSSE's encoding of its type and content."""
+    """The signed bytes of a document: DSSE's encoding of its type and content."""
     return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(payload), payload)
 
 
 class BadSignature(Exception):
-    """What is wrong with a signature; the argument goes on from its file's name."""
+    """A signature is wrong; the argument continues a sentence that begins with its file's name."""
 
 
 class SignedSource:

@@ -1,4 +1,4 @@
-"""What the parts of one version's scheduler share."""
+"""The context that the parts of one version's scheduler share."""
 
 from __future__ import annotations
 

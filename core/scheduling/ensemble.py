@@ -760,7 +760,7 @@ def _drop(response: InferenceResponse) -> None:
 
 
 class Flow:
-    """What the steps of a request have given so far. Not thread-safe: the lock of the request guards it.
+    """Results of the steps of a request so far. Not thread-safe: the lock of the request guards it.
 
     A request has one flow; each response of a decoupled step, `origin`, begins another. `number` counts those of a step
     from 0, and `position` is where a flow is among all of the request.
@@ -853,7 +853,7 @@ class InFlightLimit:
 
 @dataclass(frozen=True, slots=True)
 class EnsemblePlan:
-    """What has to run for certain outputs of the ensemble. Shared by requests, never changed.
+    """The steps to run for certain outputs of the ensemble. Shared by requests, never changed.
 
     `first` are the indices of the steps that need only the request; `readers[i]` are those that wait for step i, and
     `missing` is the number of steps that each waits for. `response` takes the outputs, of which `names` are the names,

@@ -528,7 +528,7 @@ def only_first(on_response: OnResponse) -> OnResponse:
 
 
 class Change:
-    """What follows from a change of sequences: requests that enter batchers, and those that are refused."""
+    """Results of a change of sequences: requests that enter batchers, and those that are refused."""
 
     __slots__ = ("entering", "rejections")
 

@@ -1,4 +1,4 @@
-"""What TensorRT has and says: the package, its errors, and an engine's tensors and profiles, as plain data.
+"""TensorRT as plain data: the package, its errors, and an engine's tensors and profiles.
 
 Configurations are completed and checked by these. The package `tensorrt` is imported when the first plan is read,
 because a server without plans does not need it.

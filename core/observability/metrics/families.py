@@ -238,7 +238,7 @@ _Family = tuple[str, str, str, _Samples]
 
 
 def _single(found: T | None) -> list[tuple[Labels, T]]:
-    """What has one series, without labels, if it is there."""
+    """One series without labels, or none."""
     return [] if found is None else [({}, found)]
 
 

@@ -1,4 +1,4 @@
-"""What the library in a stub process asks of the server: responses of other models, log lines, metrics, model control.
+"""Requests of the library in a stub process to the server: other models, log lines, metrics, model control.
 
     Server               the protocol; the program connects the real one before it loads the model, tests one in memory
     Logger               lines of the model in the server's log, with the file and line that wrote them
