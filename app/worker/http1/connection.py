@@ -38,9 +38,9 @@ from trident.app.worker.http1.request import (
     MAX_HEAD_SIZE,
     NO_MEMORY,
     PLAIN_TEXT,
+    BadHttp,
     ChunkedBody,
     HttpHead,
-    Refusal,
     RequestHeadParser,
 )
 from trident.app.worker.tls import ServerTls, TlsSocket, is_plain_http
@@ -119,7 +119,7 @@ class Http1Connection(Connection):
         self._web_socket: WebSocket | None = None
         self.received = 0
         # Of the body that is being received, for others need its memory.
-        self._refusal: Refusal | None = None
+        self._refusal: BadHttp | None = None
         # The response to the request that the application has. When the client was seen to have ended its sending side,
         # in seconds of the coarse clock, and whether it was asked since then if it still reads.
         self._response: Response | None = None
@@ -137,19 +137,19 @@ class Http1Connection(Connection):
                 except OSError as error:
                     if is_plain_http(error):
                         self._sock = self._sock.plain()
-                        raise Refusal(400, PLAIN_TEXT) from error
+                        raise BadHttp(400, PLAIN_TEXT) from error
                     raise
             while self._serve_one():
                 self.stage = IDLE
                 self.since = self._clock.now
-        except Refusal as refusal:
+        except BadHttp as refusal:
             refusal.__traceback__ = None  # its frames refer to the body
             self._refuse(refusal)
         except (ClientGone, OSError) as ending:
             log.debug("connection of %s ended: %s", self._peer, ending)
         except Exception:  # of what the application does outside of an answer
             log.exception("the connection of %s failed", self._peer)
-            self._refuse(Refusal(500, "internal server error"))
+            self._refuse(BadHttp(500, "internal server error"))
         finally:
             connections.open.discard(self)
             connections.last_end = self._clock.now
@@ -267,7 +267,7 @@ class Http1Connection(Connection):
                 body.got += received
                 self.since = self._clock.now
         except MemoryError:
-            raise Refusal(503, NO_MEMORY.format(length)) from None
+            raise BadHttp(503, NO_MEMORY.format(length)) from None
         finally:
             self._body = None
             self.moves_since = NEVER
@@ -276,7 +276,7 @@ class Http1Connection(Connection):
         return body.memory
 
     def _grew(self, received: int) -> None:
-        """So many bytes of the body have arrived. Raises Refusal if their memory is needed for others."""
+        """So many bytes of the body have arrived. Raises BadHttp if their memory is needed for others."""
         self.received = received
         self._service.connections.unfinished.grew(self)
         if self._refusal is not None:
@@ -293,7 +293,7 @@ class Http1Connection(Connection):
 
     def crowd_out(self) -> None:
         """Others need the memory of the body that is being received: refuse it."""
-        self._refusal = Refusal(503, CROWDED_OUT.format(self._service.limits.max_unfinished_size))
+        self._refusal = BadHttp(503, CROWDED_OUT.format(self._service.limits.max_unfinished_size))
         self._readable.interrupt(self._refusal)
 
     def _upgrade(self, head: HttpHead, environ: dict[str, Any], rest: bytes) -> bool:
@@ -346,7 +346,7 @@ class Http1Connection(Connection):
             if response.started:
                 self._log_access(environ, response, aborted=True)
                 raise ClientGone("the response was interrupted") from None
-            raise Refusal(500, "internal server error") from None
+            raise BadHttp(500, "internal server error") from None
         finally:
             self._response = None
         if self._began_ns:
@@ -393,7 +393,7 @@ class Http1Connection(Connection):
             status = int(response.status[:3])
             log_answered(self._peer[0], environ, status, self._began_ns, response.size, aborted=aborted)
 
-    def _log_refusal(self, refusal: Refusal, size: int) -> None:
+    def _log_refusal(self, refusal: BadHttp, size: int) -> None:
         if self._began_ns:
             method, path = _named(self._received)
             log_access(self._peer[0], method, path, refusal.status, self._began_ns, {"sent_bytes": size})
@@ -418,7 +418,7 @@ class Http1Connection(Connection):
             self._web_socket.look()
             return
         if self.stage in (Stage.HEAD, Stage.BODY):
-            refusal = Refusal(408, "the request was not received in time")
+            refusal = BadHttp(408, "the request was not received in time")
             answer = refusal.response()
             self._log_refusal(refusal, len(answer))
             try:
@@ -427,7 +427,7 @@ class Http1Connection(Connection):
                 log.debug("408 to %s was not sent: %s", self._peer, error)
         self.hang_up()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: BadHttp) -> None:
         log.info("%d to %s: %s", refusal.status, self._peer[0], refusal.message)
         if refusal.status < _SERVER_ERROR:
             method, path = _named(self._received)

@@ -36,7 +36,7 @@ _REASONS = {
 }
 
 
-class Refusal(Exception):
+class BadHttp(Exception):
     """The request is answered with `status` and `{"error": message}`, and then the connection is closed."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -45,7 +45,7 @@ class Refusal(Exception):
         self.message = message
 
     @classmethod
-    def of(cls, status: int, fault: str) -> Refusal:
+    def of(cls, status: int, fault: str) -> BadHttp:
         """The refusal of a request that is not well-formed: its message begins with the status in words."""
         return cls(status, f"{_REASONS[status]}: {fault}")
 
@@ -101,7 +101,7 @@ class HttpHead:
     )
 
     def __init__(self, environ: dict[str, Any], minor_version: int) -> None:
-        """Raises Refusal for a body whose length is ambiguous, and for an expectation that is unknown."""
+        """Raises BadHttp for a body whose length is ambiguous, and for an expectation that is unknown."""
         self.environ = environ
         self.minor_version = minor_version
         self.is_head_request = environ["REQUEST_METHOD"] == "HEAD"
@@ -109,7 +109,7 @@ class HttpHead:
         self.keep_alive = "close" not in options and (minor_version > 0 or "keep-alive" in options)
         expected = environ.get("HTTP_EXPECT")
         if expected is not None and expected.lower() != "100-continue":
-            raise Refusal.of(417, f"Expect: {expected[:_SHOWN]!r} is not known, only 100-continue")
+            raise BadHttp.of(417, f"Expect: {expected[:_SHOWN]!r} is not known, only 100-continue")
         self.expects_continue = expected is not None and minor_version > 0
         self.is_chunked = self._is_chunked()
         self.length = int(environ.get("CONTENT_LENGTH", "0"))
@@ -126,13 +126,13 @@ class HttpHead:
         if coding is None:
             return False
         if "CONTENT_LENGTH" in self.environ:
-            raise Refusal.of(400, "a request has either Content-Length or Transfer-Encoding, not both")
+            raise BadHttp.of(400, "a request has either Content-Length or Transfer-Encoding, not both")
         if not self.minor_version:
-            raise Refusal.of(400, "HTTP/1.0 has no Transfer-Encoding")
+            raise BadHttp.of(400, "HTTP/1.0 has no Transfer-Encoding")
         if coding.lower() == "chunked":
             return True
         is_known = {each.strip(" \t") for each in coding.lower().split(",")} <= _CODINGS
-        raise Refusal.of(400 if is_known else 501, f"Transfer-Encoding is not 'chunked' but {coding[:_SHOWN]!r}")
+        raise BadHttp.of(400 if is_known else 501, f"Transfer-Encoding is not 'chunked' but {coding[:_SHOWN]!r}")
 
 
 class RequestHeadParser:
@@ -152,7 +152,7 @@ class RequestHeadParser:
         self.known: Memo[bytes, HttpHead] = Memo(512)
 
     def parse(self, head: bytes) -> HttpHead:
-        """The request of `head`, which ends with its empty line. Raises Refusal."""
+        """The request of `head`, which ends with its empty line. Raises BadHttp."""
         lines = self._lines(head[:-4])
         request = _REQUEST_LINE.fullmatch(lines[0])
         if request is None:
@@ -163,36 +163,36 @@ class RequestHeadParser:
         _fill_fields(environ, lines)
         found = HttpHead(environ, int(request[3]))
         if found.length > MAX_LENGTH:
-            raise Refusal(400, _CONTENT_LENGTH_RANGE.format(found.length))
+            raise BadHttp(400, _CONTENT_LENGTH_RANGE.format(found.length))
         if len(head) <= _KNOWN_HEAD_SIZE:
             self.known[head] = found
         return found
 
     def check_part(self, part: bytes) -> None:
-        """Raise Refusal if no bytes behind `part` can complete it to a head."""
+        """Raise BadHttp if no bytes behind `part` can complete it to a head."""
         lines = self._lines(part.removesuffix(b"\r"))
         if not (_REQUEST_LINE if len(lines) > 1 else _BEGUN_LINE).fullmatch(lines[0]):
             raise _not_a_request(lines[0])
 
     def _lines(self, part: bytes) -> list[bytes]:
-        """The lines of a head or of its first part. Raises Refusal if they exceed a limit or end with LF alone."""
+        """The lines of a head or of its first part. Raises BadHttp if they exceed a limit or end with LF alone."""
         if len(part) > MAX_HEAD_SIZE:
-            raise Refusal.of(431, f"the request head exceeds the maximum of {MAX_HEAD_SIZE} bytes")
+            raise BadHttp.of(431, f"the request head exceeds the maximum of {MAX_HEAD_SIZE} bytes")
         lines = part.removeprefix(b"\r\n").split(b"\r\n")  # one empty line before a request is allowed
         if len(lines[0]) > self._max_line:
-            raise Refusal.of(414, f"the request line exceeds the maximum of {self._max_line} bytes")
+            raise BadHttp.of(414, f"the request line exceeds the maximum of {self._max_line} bytes")
         if len(lines) - 1 - (not lines[-1]) > self._max_fields:
-            raise Refusal.of(431, f"the request has more than {self._max_fields} header fields")
+            raise BadHttp.of(431, f"the request has more than {self._max_fields} header fields")
         for line in lines:
             if b"\n" in line:
-                raise Refusal.of(400, f"a line ends with LF alone, not with CR LF: {_shown(line)}")
+                raise BadHttp.of(400, f"a line ends with LF alone, not with CR LF: {_shown(line)}")
             if len(line) + 2 > self._max_field and line is not lines[0]:
-                raise Refusal.of(431, f"a header field exceeds the maximum of {self._max_field} bytes: {_shown(line)}")
+                raise BadHttp.of(431, f"a header field exceeds the maximum of {self._max_field} bytes: {_shown(line)}")
         return lines
 
 
-def _not_a_request(line: bytes) -> Refusal:
-    return Refusal.of(400, f"the request line is not 'METHOD /path HTTP/1.1' but {_shown(line)}")
+def _not_a_request(line: bytes) -> BadHttp:
+    return BadHttp.of(400, f"the request line is not 'METHOD /path HTTP/1.1' but {_shown(line)}")
 
 
 def _shown(part: bytes) -> str:
@@ -201,10 +201,10 @@ def _shown(part: bytes) -> str:
 
 def _fill_request(environ: dict[str, Any], method: bytes, raw: bytes) -> None:
     if method == b"CONNECT":
-        raise Refusal.of(501, "CONNECT is for proxies")
+        raise BadHttp.of(501, "CONNECT is for proxies")
     target = _TARGET.fullmatch(raw)
     if target is None or (target[3] is not None and method != b"OPTIONS"):
-        raise Refusal.of(400, f"the target of the request is neither a path nor a URL but {_shown(raw)}")
+        raise BadHttp.of(400, f"the target of the request is neither a path nor a URL but {_shown(raw)}")
     path = target[1] or target[3] or b"/"
     environ["REQUEST_METHOD"] = method.decode()
     environ["RAW_URI"] = raw.decode()
@@ -217,7 +217,7 @@ def _fill_fields(environ: dict[str, Any], lines: list[bytes]) -> None:
     for line in lines[1:]:
         field = _FIELD.fullmatch(line)
         if field is None:
-            raise Refusal.of(400, f"a header field is not 'Name: value' but {_shown(line)}")
+            raise BadHttp.of(400, f"a header field is not 'Name: value' but {_shown(line)}")
         name = field[1].decode()
         value = field[2].decode("latin-1").rstrip(" \t")
         received.append((name, value))
@@ -227,10 +227,10 @@ def _fill_fields(environ: dict[str, Any], lines: list[bytes]) -> None:
         if key not in _WITHOUT_PREFIX:
             key = "HTTP_" + key
         elif key == "CONTENT_LENGTH" and not _LENGTH.fullmatch(value):
-            raise Refusal.of(400, f"Content-Length is not a number but {value[:_SHOWN]!r}")
+            raise BadHttp.of(400, f"Content-Length is not a number but {value[:_SHOWN]!r}")
         if key in environ:
             if key in _SINGLE:
-                raise Refusal.of(400, f"the header field {name!r} is there twice")
+                raise BadHttp.of(400, f"the header field {name!r} is there twice")
             value = f"{environ[key]},{value}"
         environ[key] = value
     environ[RECEIVED_HEADERS_KEY] = received
@@ -274,7 +274,7 @@ class ChunkedBody:
         self._trailers = -1  # those read; -1 before the last chunk
 
     def feed(self, part: bytes) -> bool:
-        """Take `part`. Return whether the body is complete. Raise Refusal if it is malformed or exceeds a limit."""
+        """Take `part`. Return whether the body is complete. Raise BadHttp if it is malformed or exceeds a limit."""
         part = self._begun + part
         at = 0
         while True:
@@ -290,9 +290,9 @@ class ChunkedBody:
                 if self._ends_chunk and not self.missing:
                     _check_end(begun.removesuffix(b"\r"))
                 if b"\n" in begun:
-                    raise Refusal.of(400, "a line of a chunked body ends with LF alone, not with CR LF")
+                    raise BadHttp.of(400, "a line of a chunked body ends with LF alone, not with CR LF")
                 if len(begun) > _MAX_LINE:
-                    raise Refusal.of(400, f"a line of a chunked body exceeds the maximum of {_MAX_LINE} bytes")
+                    raise BadHttp.of(400, f"a line of a chunked body exceeds the maximum of {_MAX_LINE} bytes")
                 return False
             line = part[at:end]
             at = end + 2
@@ -307,14 +307,14 @@ class ChunkedBody:
             else:
                 self._trailers += 1
                 if self._trailers > _MAX_TRAILERS or len(line) > _MAX_LINE:
-                    raise Refusal.of(431, "the trailers of a chunked body are too many or too long")
+                    raise BadHttp.of(431, "the trailers of a chunked body are too many or too long")
                 if not _TRAILER.fullmatch(line):
-                    raise Refusal.of(400, f"a trailer is malformed or not allowed: {line[:40]!r}")
+                    raise BadHttp.of(400, f"a trailer is malformed or not allowed: {line[:40]!r}")
 
     def _begin_chunk(self, line: bytes) -> None:
         size = _SIZE.fullmatch(line)
         if size is None or len(line) > _MAX_LINE:
-            raise Refusal.of(400, f"the size of a chunk is not a hexadecimal number but {line[:40]!r}")
+            raise BadHttp.of(400, f"the size of a chunk is not a hexadecimal number but {line[:40]!r}")
         self.missing = int(size[1], 16)
         if not self.missing:
             self._trailers = 0
@@ -322,11 +322,11 @@ class ChunkedBody:
         self._ends_chunk = True
         self._chunks += 1
         if self._chunks > MAX_CHUNKS:
-            raise Refusal(400, TOO_MANY_CHUNKS)
+            raise BadHttp(400, TOO_MANY_CHUNKS)
         if len(self.content) + self.missing > self._max_size:
-            raise Refusal(413, body_too_large(f"more than {self._max_size}", self._max_size).message)
+            raise BadHttp(413, body_too_large(f"more than {self._max_size}", self._max_size).message)
 
 
 def _check_end(line: bytes) -> None:
     if line:
-        raise Refusal.of(400, f"a chunk is longer than its size: {line[:40]!r} follows")
+        raise BadHttp.of(400, f"a chunk is longer than its size: {line[:40]!r} follows")

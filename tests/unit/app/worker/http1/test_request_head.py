@@ -14,7 +14,7 @@ from gunicorn.http.unreader import IterUnreader
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trident.app.worker.http1.request import MAX_CHUNKS, ChunkedBody, Refusal, RequestHeadParser
+from trident.app.worker.http1.request import MAX_CHUNKS, BadHttp, ChunkedBody, RequestHeadParser
 
 CFG = Config()
 CFG.set("http_parser", "python")
@@ -58,7 +58,7 @@ def assert_agrees(raw: bytes) -> None:
         request = Request(CFG, IterUnreader([raw]), ("1.2.3.4", 5))
     try:
         head = parser().parse(raw)
-    except Refusal as refusal:
+    except BadHttp as refusal:
         head = None
         fault = refusal.message
     if head is None or request is None:
@@ -111,7 +111,7 @@ def test_equal_heads_are_parsed_once_and_few_are_remembered() -> None:
 def test_a_body_that_no_server_takes_is_refused_each_time() -> None:
     heads = parser()
     for _ in range(2):
-        with pytest.raises(Refusal, match="out of range"):
+        with pytest.raises(BadHttp, match="out of range"):
             heads.parse(b"POST / HTTP/1.1\r\nContent-Length: 2147483648\r\n\r\n")
 
 
@@ -139,7 +139,7 @@ def test_the_first_part_of_any_good_head_may_be_completed() -> None:
     ],
 )
 def test_a_part_that_no_bytes_can_complete_is_refused(part: bytes, status: int) -> None:
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(BadHttp) as refusal:
         parser().check_part(part)
     assert refusal.value.status == status
 
@@ -174,11 +174,11 @@ def test_a_part_that_no_bytes_can_complete_is_refused(part: bytes, status: int) 
 )
 def test_malformed_chunks_and_those_over_a_limit_are_refused(chunks: bytes, message: str) -> None:
     body = ChunkedBody(1 << 20 if "65536" in message else 100)
-    with pytest.raises(Refusal, match=message):
+    with pytest.raises(BadHttp, match=message):
         body.feed(chunks)
     if len(chunks) < 1000:  # as soon as the last byte of a refused line is there
         body = ChunkedBody(100)
-        with pytest.raises(Refusal, match=message):
+        with pytest.raises(BadHttp, match=message):
             [body.feed(bytes([byte])) for byte in chunks]
 
 
