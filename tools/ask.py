@@ -7,16 +7,23 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from trident.adapters.common.options import BadOption
 from trident.app.process.environment import process_environment
 from trident.app.terminal import counted
+from trident.core.errors import ModelNotReady
+
+if TYPE_CHECKING:
+    from trident.core.config.schema import ModelConfig
+    from trident.core.config.spec import ModelSpec
 
 _TIMEOUT_S = 5.0
 _LARGEST_ANSWER = 64 << 20
+OK = 200
 DENIED = (401, 403)
 TOKEN = "TOKEN"
 """The environment variable with the token of a server that wants one."""
@@ -71,6 +78,46 @@ def ask(method: str, url: str) -> Answer:
             return Answer(error.code, error.read(_LARGEST_ANSWER), dict(error.headers), time.monotonic() - began)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise NoAnswer(str(getattr(error, "reason", error)) or type(error).__name__) from error
+
+
+def model_path(model: str, version: str) -> str:
+    return f"/v2/models/{quote(model, safe='')}{f'/versions/{version}' if version else ''}"
+
+
+def model_config(url: str, model: str, version: str, ask: Ask = ask) -> ModelConfig:
+    """The configuration of a model as the server at `url` has completed it. Raises ModelNotReady."""
+    # It takes a while to import.
+    from google.protobuf.json_format import Parse, ParseError
+
+    from trident.core.config.schema import ModelConfig
+
+    place = f"{url}{model_path(model, version)}/config"
+    try:
+        found = ask("GET", place)
+        if found.status != OK:
+            raise ModelNotReady(f"{place}: {found.refusal}")
+        # A later Triton's configuration may have fields that this version does not know.
+        config = Parse(found.body, ModelConfig(), ignore_unknown_fields=True)
+        if not config.name:
+            raise ParseError("it has no name")
+        return config
+    except NoAnswer as error:
+        cure = "start it, or name its address: trident request MODEL URL, or --url of bench"
+        raise ModelNotReady(f"no server answers at {url}: {error}", hint=cure) from None
+    except ParseError as error:
+        cure = "name the port with the v2 routes (--v2-url of bench)"
+        raise ModelNotReady(f"{place} is not a model configuration: {error}", hint=cure) from None
+
+
+def spec_of(config: ModelConfig, version: str, url: str) -> ModelSpec:
+    """A model of the server at `url` by its configuration. Raises ModelNotReady."""
+    from trident.core.config.resolve import resolve_model_spec
+
+    try:
+        return resolve_model_spec(config, int(version or 0), {})
+    except (KeyError, ValueError) as error:
+        text = f"the configuration of '{config.name}' at {url} is not a model configuration: {error}"
+        raise ModelNotReady(text) from None
 
 
 DEFAULT_URL = "http://localhost:8000"

@@ -33,7 +33,7 @@ from trident.core.errors import NotInstalled, ServerError
 from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
 from trident.core.observability.log import LogOptions, configure_logging, escaped
 from trident.core.repository.location import Scheme, parse_location
-from trident.tools.ask import DENIED, Answer, Ask, NoAnswer, ask, long_executions, with_scheme
+from trident.tools.ask import DENIED, OK, Answer, Ask, NoAnswer, ask, long_executions, with_scheme
 from trident.tools.doctor_repositories import (
     NOTED_SKEW_S,
     Area,
@@ -394,7 +394,6 @@ def port_lines(readings: Iterable[PortReading]) -> Iterator[Line]:
 _SAMPLES = 5
 _CONSOLE = "--console=true"
 _MOST_MODELS = 20
-_OK = 200
 
 
 def _speaks_protocol(metadata: Any) -> bool:
@@ -418,7 +417,7 @@ def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], 
     except NoAnswer as error:
         cure = "check the address and the port, which is 8000 unless --http-port names another; is the server running?"
         return [area.failed("live", f"no answer: {error}", cure)]
-    if answers[-1].status == _OK:
+    if answers[-1].status == OK:
         median = statistics.median(answer.seconds for answer in answers)
         live = area.ok("live", f"answers in {median * 1e3:.1f} ms, the median of {len(answers)}")
     else:
@@ -442,7 +441,7 @@ def _ready_line(area: Area, answer: Answer) -> Line:
     found = answer.document
     body = found if isinstance(found, dict) else {}
     loaded = f"{body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
-    if answer.status == _OK:
+    if answer.status == OK:
         return area.ok("ready", loaded or "every model that the start had to load is served")
     failures = [f"{name}: {reason}" for name, reason in dict(body.get("failures") or {}).items()]
     parts = [str(body.get("phase", "")), loaded, *failures] if body.get("phase") else [answer.refusal]
@@ -464,7 +463,7 @@ def _clock_line(area: Area, answer: Answer, now: float) -> Line:
 
 def _model_lines(area: Area, answer: Answer) -> Iterable[Line]:
     found = answer.document
-    if answer.status != _OK or not isinstance(found, list):
+    if answer.status != OK or not isinstance(found, list):
         yield area.warning("models", answer.refusal, "ask with the key of the group model-repository")
         return
     ready = [entry for entry in found if entry.get("state") == "READY"]
@@ -482,11 +481,11 @@ def _model_lines(area: Area, answer: Answer) -> Iterable[Line]:
 
 def _request_lines(area: Area, answer: Answer) -> Iterable[Line]:
     found = answer.document
-    models = found.get("model_stats", []) if answer.status == _OK and isinstance(found, dict) else []
+    models = found.get("model_stats", []) if answer.status == OK and isinstance(found, dict) else []
     asked = [(model, model["inference_stats"]) for model in models if model.get("inference_stats")]
     asked = [(model, stats) for model, stats in asked if stats["success"]["count"] or stats["fail"]["count"]]
     asked.sort(key=lambda pair: -pair[1]["success"]["count"])
-    if answer.status == _OK and not asked:
+    if answer.status == OK and not asked:
         yield area.ok("requests", "none so far")
     for (name, version), text in long_executions(models):
         cure = "its log names the instance and the requests; load the model again if they never end"
@@ -501,12 +500,12 @@ def _request_lines(area: Area, answer: Answer) -> Iterable[Line]:
 def _option_lines(area: Area, url: str, page: Answer, traces: Answer) -> Iterable[Line]:
     """The parts that an option switches on: present or not."""
     without = "the server was started without"
-    if page.status == _OK:
+    if page.status == OK:
         yield area.ok("console", f"at {url}/console")
     elif _CONSOLE.encode() in page.body:  # a server that has no console at all does not name it
         yield area.ok("console", f"{without} {_CONSOLE}: there is no page, and no percentile of the last minute")
     found = traces.document
-    if isinstance(found, dict) and found.get("trace_level") == ["OFF"] and page.status != _OK:
+    if isinstance(found, dict) and found.get("trace_level") == ["OFF"] and page.status != OK:
         yield area.ok("traces", f"{without} --trace-config=level=TIMESTAMPS: no request is traced")
 
 
@@ -524,6 +523,6 @@ def _metrics_line(area: Area, url: str, port: int, ask: Ask) -> Line:
     except NoAnswer as error:
         return area.warning("metrics", f"no answer at {address}: {error}", cure)
     families = answer.body.count(b"# TYPE ")
-    if answer.status != _OK or not families:
+    if answer.status != OK or not families:
         return area.warning("metrics", f"{address} is not a page of metrics: {answer.refusal}", cure)
     return area.ok("metrics", f"{families} metrics at {address}")

@@ -18,11 +18,10 @@ from typing import Any
 from trident.adapters.common.options import SWITCH, Option, choice, integer, number
 from trident.app.process.environment import has_colours
 from trident.core.observability.log import escaped
-from trident.tools.ask import Answer, Ask, NoAnswer, ask, long_executions, server_url
+from trident.tools.ask import OK, Answer, Ask, NoAnswer, ask, long_executions, server_url
 from trident.tools.options import read_values
 
 # --- readings and what happened between two of them
-_OK = 200
 _BUSIEST = "/console/api/models?sort=requests_per_s-down&limit=200"
 # The reason of a model that is loaded when something asks for it begins so.
 _REGISTERED = "REGISTERED"
@@ -76,20 +75,20 @@ class Reading:
     @property
     def percentiles(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """The rows of the console by model and version; empty without one."""
-        found = self.console.document if self.console.status == _OK else None
+        found = self.console.document if self.console.status == OK else None
         rows = found.get("rows", []) if isinstance(found, dict) else []
         return {(each["name"], str(each["version"])): each for each in rows}
 
     @property
     def refused(self) -> int | None:
         """Requests that were refused in the last minute, those of unknown models too."""
-        found = self.console.document if self.console.status == _OK else None
+        found = self.console.document if self.console.status == OK else None
         return found.get("refused") if isinstance(found, dict) else None
 
     @property
     def counts(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """The statistics by model and version."""
-        found = self.statistics.document if self.statistics.status == _OK else None
+        found = self.statistics.document if self.statistics.status == OK else None
         models = found.get("model_stats", []) if isinstance(found, dict) else []
         return {(each["name"], str(each.get("version", ""))): each for each in models}
 
@@ -109,20 +108,20 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
     percentiles = reading.percentiles
     rows = {}
     problems = list(_reasons(reading.ready))
-    found = reading.index.document if reading.index.status == _OK else None
+    found = reading.index.document if reading.index.status == OK else None
     if isinstance(found, list):
         for entry in found:
             key = (entry["name"], str(entry.get("version", "")))
             rows[key] = (entry.get("state", ""), entry.get("reason", ""))
     else:
         problems.append(f"the states of models are unknown: {reading.index.refusal}")
-    if reading.statistics.status != _OK and rows:
+    if reading.statistics.status != OK and rows:
         problems.append(f"the requests are unknown: {reading.statistics.refusal}")
     problems += [f"{name} {version}: {text}" for (name, version), text in long_executions(counts.values())]
     rows = {**dict.fromkeys(counts, ("", "")), **rows}
     return Overview(
         url=url,
-        ready=reading.ready.status == _OK,
+        ready=reading.ready.status == OK,
         problems=tuple(problems),
         refused=reading.refused,
         seconds=None if before is None else reading.at - before.at,
@@ -140,7 +139,7 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
 
 def _reasons(ready: Answer) -> Iterable[str]:
     body = ready.document if isinstance(ready.document, dict) else {}
-    if ready.status != _OK:
+    if ready.status != OK:
         loaded = f", {body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
         yield f"{body['phase']}{loaded}" if body.get("phase") else ready.refusal
     for name, reason in dict(body.get("failures") or {}).items():

@@ -7,17 +7,16 @@ import re
 import sys
 from collections.abc import Sequence
 from typing import cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from trident.adapters.common.options import TEXT, BadOption, Option, choice, options_by_field
 from trident.adapters.platforms import VARIABLE, platforms
 from trident.app.process.environment import process_environment
 from trident.app.settings.reading import read_settings
 from trident.app.version import VERSION
-from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import FORMS, TOKEN, Place, make_sample, parse_shape, write_request
 from trident.tools.ask import TOKEN as TOKEN_VARIABLE
-from trident.tools.ask import Ask, NoAnswer, ask, server_url
+from trident.tools.ask import Ask, ask, model_config, server_url, spec_of
 from trident.tools.options import read_values
 
 _own = Option.of_command
@@ -31,13 +30,12 @@ _SHAPE = _own("shape", TEXT, (), _SHAPES, repeatable=True)
 _VERSION = _own("model-version", TEXT, "", "Default the latest.")
 _GRPC = _own("grpc-url", TEXT, "", "HOST:PORT of the gRPC port; default port 8001 of the host.")
 ACCEPTED = (_FORM, _SHAPE, _VERSION, _GRPC)
-_OK = 200
 
 
 def request(arguments: Sequence[str], ask: Ask = ask) -> int:
     """Print the request. The arguments are the model, perhaps the server's address, and options.
 
-    Returns 0. Raises BadOption, also if the server does not answer, and InvalidRequest.
+    Returns 0. Raises BadOption, ModelNotReady and InvalidRequest.
     """
     values, words = read_values(ACCEPTED, arguments)
     if not words:
@@ -45,40 +43,14 @@ def request(arguments: Sequence[str], ask: Ask = ask) -> int:
     model, *address = words
     url = server_url(address)
     version = values[_VERSION.flag]
-    sample = make_sample(
-        _spec(url, model, version, ask), version, dict(parse_shape(each) for each in values[_SHAPE.flag])
-    )
+    spec = spec_of(model_config(url, model, version, ask), version, url)
+    sample = make_sample(spec, version, dict(parse_shape(each) for each in values[_SHAPE.flag]))
     at = urlsplit(url)
     grpc = values[_GRPC.flag] or re.sub(r":[0-9]+$", "", at.netloc) + ":8001"
     headers = [TOKEN] if process_environment().get(TOKEN_VARIABLE) else []
     place = Place(url=url, grpc_url=f"{at.scheme}://{grpc}", headers=headers)
     sys.stdout.write(write_request(sample, values[_FORM.flag], place) + "\n")
     return 0
-
-
-def _spec(url: str, model: str, version: str, ask: Ask) -> ModelSpec:
-    """The model as the configuration that a server of Triton's protocol has completed describes it."""
-    place = f"{url}/v2/models/{quote(model, safe='')}{f'/versions/{version}' if version else ''}/config"
-    try:
-        answer = ask("GET", place)
-    except NoAnswer as error:
-        raise BadOption(f"no answer from {url}: {error}; name the server: trident request {model} URL") from None
-    if answer.status != _OK:
-        raise BadOption(f"{place}: {answer.refusal}")
-    # Both take a while to import.
-    from google.protobuf.json_format import Parse, ParseError
-
-    from trident.core.config.resolve import resolve_model_spec
-    from trident.core.config.schema import ModelConfig
-
-    try:
-        # A later Triton's configuration may have fields that this version does not know.
-        config = Parse(answer.body, ModelConfig(), ignore_unknown_fields=True)
-        if not config.name:
-            raise ValueError("it has no name")
-        return resolve_model_spec(config, int(version or 0), {})
-    except (ParseError, KeyError, ValueError) as error:
-        raise BadOption(f"{place} is not a model configuration: {error}") from None
 
 
 def openapi(arguments: Sequence[str]) -> int:

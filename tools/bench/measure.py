@@ -23,16 +23,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.json_format import MessageToDict, Parse, ParseError
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from trident.adapters.platforms import BUILT_IN
 from trident.app.process.environment import process_environment, replace_process_environment
-from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import ConfigInvalid, ModelNotReady, RepositoryUnavailable, installation
@@ -42,7 +40,7 @@ from trident.core.protos.grpc_service_pb2 import (
     ModelStatisticsRequest,
     ModelStatisticsResponse,
 )
-from trident.tools.ask import NoAnswer, ask
+from trident.tools.ask import OK, NoAnswer, ask, model_config, model_path, spec_of
 from trident.tools.bench.client import LoadClient, Sample
 from trident.tools.emulators.container import HOST, free_port, inherited_environment
 
@@ -382,7 +380,6 @@ def perf_analyzer_csv(levels: Sequence[Level], batch_size: int = 1) -> str:
 
 
 # --- the servers: one that runs already, asked over HTTP or gRPC, or one that is started for the load
-_OK = 200
 _START_S = 600.0
 _STOP_S = 20.0
 _LOG_LINES = 20
@@ -407,26 +404,11 @@ class Server:
             request = ModelConfigRequest(name=model, version=version)
             config: ModelConfig = self._call("ModelConfig", request, ModelConfigResponse).config
             return config
-        place = f"{self.url}/v2/models/{quote(model, safe='')}{f'/versions/{version}' if version else ''}/config"
-        try:
-            found = ask("GET", place)
-            if found.status != _OK:
-                raise ModelNotReady(f"{place}: {found.refusal}")
-            # A later Triton's configuration may have fields that this version does not know.
-            return Parse(found.body, ModelConfig(), ignore_unknown_fields=True)
-        except NoAnswer as error:
-            cure = "start it, or name its address with --url"
-            raise ModelNotReady(f"no server answers at {self.url}: {error}", hint=cure) from None
-        except ParseError as error:
-            cure = "--v2-url names the port with the v2 routes"
-            raise ModelNotReady(f"{place} is not a model configuration: {error}", hint=cure) from None
+        return model_config(self.url, model, version)
 
     def spec(self, model: str, version: str) -> ModelSpec:
         """Raises ModelNotReady."""
-        try:
-            return resolve_model_spec(self.config(model, version), int(version or 0), {})
-        except (KeyError, ValueError) as error:
-            raise ModelNotReady(f"the configuration of '{model}' at {self.url} is not valid: {error}") from None
+        return spec_of(self.config(model, version), version, self.url)
 
     def statistics(self, model: str, version: str) -> dict[str, Any]:
         """The counters of the model's versions; empty if the server has none."""
@@ -436,13 +418,12 @@ class Server:
                 found = self._call("ModelStatistics", wanted, ModelStatisticsResponse)
                 return MessageToDict(found, preserving_proto_field_name=True)
             return {}
-        place = f"{self.url}/v2/models/{quote(model, safe='')}{f'/versions/{version}' if version else ''}/stats"
         try:
-            answer = ask("GET", place)
+            answer = ask("GET", f"{self.url}{model_path(model, version)}/stats")
         except NoAnswer:
             return {}
         document = answer.document
-        return document if answer.status == _OK and isinstance(document, dict) else {}
+        return document if answer.status == OK and isinstance(document, dict) else {}
 
     def _call(self, method: str, request: Message, response: type[Answer]) -> Answer:
         try:
@@ -563,6 +544,6 @@ def _serve(words: Sequence[str], log: str, environment: Mapping[str, str]) -> No
 
 def _is_ready(url: str) -> bool:
     try:
-        return ask("GET", f"{url}/v2/health/ready").status == _OK
+        return ask("GET", f"{url}/v2/health/ready").status == OK
     except NoAnswer:
         return False

@@ -12,6 +12,7 @@ import pytest
 
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
+from trident.core.errors import ModelNotReady
 from trident.core.lifecycle.state import REGISTERED
 from trident.tools.ask import Answer, NoAnswer
 from trident.tools.overview import Overview, Row, page, status, top
@@ -189,7 +190,7 @@ def test_a_request_is_made_from_the_configuration(
 def test_missing_model_or_wrong_duration_is_reported() -> None:
     for arguments, server, text in (
         ([], absent, "a model is missing"),
-        (["m"], absent, "no answer from http://localhost:8000: refused"),
+        (["m"], absent, "no server answers at http://localhost:8000: refused"),
         (["m"], answering(404, {"error": "unknown"}, "http://localhost:8000/v2/models/m/config"), "HTTP 404: unknown"),
         (
             ["m", "h:9"],
@@ -198,7 +199,7 @@ def test_missing_model_or_wrong_duration_is_reported() -> None:
         ),
         (["m"], answering(200, [], "http://localhost:8000/v2/models/m/config"), "not a model configuration"),
     ):
-        with pytest.raises(BadOption, match=text):
+        with pytest.raises((BadOption, ModelNotReady), match=text):
             request(arguments, server)
 
 
