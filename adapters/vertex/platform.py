@@ -163,22 +163,18 @@ class VertexOptions:
     vertex_ai_default_model: str = option("", TEXT,
         "The model of requests to Vertex AI's predict route.", shown_default="the only model")
     vertex_ai_payload: str = option("auto", choice("vertex-ai-payload", *PayloadKind),
-        "Meaning of a JSON body on the predict route: instances, v2, generate, or what it looks "
-        "like (auto).", own=True)
+        "Meaning of a JSON body on the predict route: instances, v2, generate, or what it looks like (auto).", own=True)
     vertex_ai_key_field: str = option(KEY_FIELD, TEXT,
         "Member of instances that is a batch job's key and no input.", own=True)
     vertex_ai_max_request_size: int = option(0, integer(0),
-        "Largest request body on the predict route, in bytes; 0: only --http-max-input-size.",
-        own=True)
+        "Largest request body on the predict route, in bytes; 0: only --http-max-input-size.", own=True)
     vertex_ai_max_response_size: int = option(0, integer(0),
         "Largest response body of the predict route, in bytes; 0: no limit.", own=True)
     vertex_ai_timeout_secs: float = option(0.0, number(0),
-        "Seconds until a request to the predict route gets a 503 and leaves the queue; 0: no "
-        "timeout.", own=True)
+        "Seconds until a request to the predict route gets a 503 and leaves the queue; 0: no timeout.", own=True)
     public_routes: str = option(_PUBLIC, checked("<group>[,<group>...]", _check_routes),
-        "Groups of routes, named as for --http-restricted-api, and metrics, that Vertex AI's port "
-        "serves beside the platform's own; or none. With an invoke route prefix all callers reach "
-        "them.", own=True)
+        "Groups of routes, named as for --http-restricted-api, and metrics, that Vertex AI's port serves beside the "
+        "platform's own; or none. With an invoke route prefix all callers reach them.", own=True)
 # fmt: on
 
 

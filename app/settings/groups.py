@@ -241,19 +241,16 @@ class RepositorySettings:
         "Model to load at startup, * for all; only with --model-control-mode=explicit or demand, "
         "which never lets go of it.")
     repository_poll_secs: int = option(15, at_least(0),
-        "Seconds between two polls; only with --model-control-mode=poll, and for the names of "
-        "models with demand.")
+        "Seconds between two polls; only with --model-control-mode=poll, and for the names of models with demand.")
     model_memory: str = option("auto", Kind("auto|<bytes>|<percent>%", _model_memory, ("auto",)),
-        "Memory that models may take together, such as 4GiB, or 50% of the container's and of each "
-        "GPU's; only with --model-control-mode=demand. auto: what is free when the server has started.",
-        own=True)
+        "Memory that models may take together, such as 4GiB, or 50% of the container's and of each GPU's; only with "
+        "--model-control-mode=demand. auto: what is free when the server has started.", own=True)
     model_idle_secs: float = option(0.0, number(0),
         "Seconds without requests after which a model is let go, 0: only when others need its memory; "
         "only with --model-control-mode=demand. A model's parameter IDLE_SECS is stronger.", own=True)
     reload: bool = option(False, SWITCH,
-        "Load a changed model within a second, for its author; the old version serves until the new "
-        "one can. This is --model-control-mode=poll with a short interval.",
-        own=True)
+        "Load a changed model within a second, for its author; the old version serves until the new one can. This is "
+        "--model-control-mode=poll with a short interval.", own=True)
     model_namespacing: bool = option(False, BOOLEAN,
         "Allow models of the same name in several repositories; requests must then say which.")
     model_cache_directory: str = option("", FOLDER,
@@ -261,8 +258,7 @@ class RepositorySettings:
         shown_default="$TRITON_AWS_MOUNT_DIRECTORY, $TRITON_GCS_MOUNT_DIRECTORY, $TRITON_AZURE_MOUNT_DIRECTORY or "
         "~/.cache/trident", own=True)
     model_cache_bytes: int = option(68719476736, integer(0, INT64_MAX),
-        "Size of that cache in bytes, above which the least recently used models are removed; 0: no "
-        "limit.", own=True)
+        "Size of that cache in bytes, above which the least recently used models are removed; 0: no limit.", own=True)
     aws_mount_directory: str = option("", FOLDER,
         "Directory for models from cloud storage if --model-cache-directory is not given.",
         variable="TRITON_AWS_MOUNT_DIRECTORY")
@@ -284,10 +280,8 @@ class RepositorySettings:
     single_model: str = option("", TEXT,
         "Name under which to serve a repository that is a single model: its folder, or a folder "
         "with model.onnx.", own=True)
-    model_load_thread_count: int = option(4, at_least(1),
-        "Models that are loaded at the same time; at least 1.")
-    model_load_retry_count: int = option(0, at_least(0),
-        "Further attempts after a failed load.")
+    model_load_thread_count: int = option(4, at_least(1), "Models that are loaded at the same time; at least 1.")
+    model_load_retry_count: int = option(0, at_least(0), "Further attempts after a failed load.")
     model_load_timeout_secs: float = option(0.0, number(0),
         "Seconds that a step of a load may take: completing a configuration, loading weights, starting an "
         "instance, an execution of a warmup sample, a golden request. Then the load fails. 0: no limit.", own=True)
@@ -311,27 +305,21 @@ class GeneralSettings:
     server_id: str = option("triton", TEXT, "Name of the server in its metadata.", flag="id")
     exit_on_error: bool = option(True, BOOLEAN,
         "Exit with status 1 when a model fails to load at startup; otherwise serve the others.")
-    exit_timeout_secs: int = option(30, at_least(0),
-        "Seconds for requests in flight when the server stops.")
+    exit_timeout_secs: int = option(30, at_least(0), "Seconds for requests in flight when the server stops.")
     shutdown_grace_secs: float = option(2.0, number(0),
-        "Seconds after SIGTERM in which the server answers while unready, so that load balancers "
-        "notice.", own=True)
+        "Seconds after SIGTERM in which the server answers while unready, so that load balancers notice.", own=True)
     engines: str = option("1", _ENGINES,
         "Processes that run the models behind the same HTTP workers, each with its own sessions; "
         "auto: by the number of cores.", own=True)
-    pin_engines: bool = option(False, BOOLEAN,
-        "Keep each of several engines on its share of the processors.", own=True)
+    pin_engines: bool = option(False, BOOLEAN, "Keep each of several engines on its share of the processors.", own=True)
     error_hints: str = option("", choice("error-hints", "text", "field", "off"),
-        "How clients get the hint that cures an error. text: at the end of the error's text, which "
-        "is all that tritonclient shows. field: beside it, in the HTTP body and the header or "
-        "metadata Trident-Hint. off: not at all.",
-        own=True, shown_default="text if stdout is a terminal, otherwise field")
+        "How clients get the hint that cures an error. text: at the end of the error's text, which is all that "
+        "tritonclient shows. field: beside it, in the HTTP body and the header or metadata Trident-Hint. off: not at "
+        "all.", own=True, shown_default="text if stdout is a terminal, otherwise field")
     response_timing: bool = option(False, BOOLEAN,
-        "Add queue and compute times and the batch size to every answer: in the header "
-        "Server-Timing, in a platform's custom attributes, and as response parameters if a request "
-        "asks with 'timing': true.", own=True)
-    allow_client_shm: bool = option(False, BOOLEAN,
-        "Let clients register shared memory for inputs and outputs.")
+        "Add queue and compute times and the batch size to every answer: in the header Server-Timing, in a platform's "
+        "custom attributes, and as response parameters if a request asks with 'timing': true.", own=True)
+    allow_client_shm: bool = option(False, BOOLEAN, "Let clients register shared memory for inputs and outputs.")
     client_shm_map_bytes: int = option(0, integer(0, INT64_MAX),
         "Map tensors of at least this size in clients' shared memory instead of copying them. A "
         "client that shrinks the memory during an execution then crashes the engine. 0: never.", own=True)
@@ -347,10 +335,8 @@ class HttpSettings:
     http_port: int = option(8000, PORT, "The HTTP port.")
     reuse_http_port: bool = option(False, BOOLEAN, "Let other servers listen on the same port.")
     http_thread_count: int = option(8, integer(1),
-        "Threads for work that would delay other requests: compression of large bodies, repository "
-        "control.")
-    http_max_input_size: int = option(67108864, INTEGER64,
-        "Largest request body in bytes, sent and decompressed.")
+        "Threads for work that would delay other requests: compression of large bodies, repository control.")
+    http_max_input_size: int = option(67108864, INTEGER64, "Largest request body in bytes, sent and decompressed.")
     console: bool = option(False, BOOLEAN,
         "Serve the page /console: models and their load, a form to try them, the log and traces. "
         "Tokens protect it, if there are any. `trident serve FILE` has it unless it is false.", own=True)
@@ -362,8 +348,7 @@ class HttpSettings:
     http_restricted_api: tuple[str, ...] = repeated(TEXT,
         "Groups of routes, and the header that a request to them must have: <group>[,<group>...]:<header>=<value>.",
         secret=True)
-    http_use_ssl: bool = option(False, BOOLEAN,
-        "Require TLS, with a certificate and a key.", own=True)
+    http_use_ssl: bool = option(False, BOOLEAN, "Require TLS, with a certificate and a key.", own=True)
     http_use_ssl_mutual: bool = option(False, BOOLEAN,
         "Require TLS and a client certificate that a root certificate has signed.", own=True)
     http_server_cert: str = option("", FILE,
@@ -374,12 +359,10 @@ class HttpSettings:
         "Total bytes of bodies being received in a process, without the largest. Above it silent "
         "clients, then the largest bodies, are refused.", own=True)
     http_request_timeout_secs: float = option(60.0, number(0.001),
-        "Seconds without a byte until a sending or reading client is disconnected.",
-        own=True)
+        "Seconds without a byte until a sending or reading client is disconnected.", own=True)
     http_keepalive_secs: float = option(600.0, number(0), "Seconds until an idle connection is closed.", own=True)
     http_workers: str = option("auto", _WORKERS,
-        "HTTP processes in front of the engine; 0: one process does both; auto: by the number of "
-        "cores.", own=True)
+        "HTTP processes in front of the engine; 0: one process does both; auto: by the number of cores.", own=True)
     http_worker_memory_bytes: int = option(256 << 20, integer(1 << 20, INT64_MAX),
         "Memory that each HTTP worker shares with the engine for large tensors, half for requests, "
         "half for responses. Only the used part is allocated.", own=True)
@@ -407,8 +390,7 @@ class GrpcSettings:
         "Total bytes of messages being received in a process, without the largest. Above it silent "
         "clients, then the largest messages, are refused.", own=True)
     grpc_infer_thread_count: int = option(2, _THREADS,
-        "Threads for work that would delay other calls: compression of large messages, repository "
-        "control.")
+        "Threads for work that would delay other calls: compression of large messages, repository control.")
     grpc_infer_response_compression_level: str = option("none", _COMPRESSION,
         "Compression of the responses to inference calls, for clients that accept it.")
     grpc_use_ssl: bool = option(False, BOOLEAN, "Require TLS, with a certificate and a key.")
@@ -422,8 +404,7 @@ class GrpcSettings:
         "Milliseconds without data until a client with an open call is pinged.")
     grpc_keepalive_timeout: int = option(20000, integer(1),
         "Milliseconds to answer a ping before the connection is closed.")
-    grpc_keepalive_permit_without_calls: bool = option(False, BOOLEAN,
-        "Allow pings while there is no call.")
+    grpc_keepalive_permit_without_calls: bool = option(False, BOOLEAN, "Allow pings while there is no call.")
     grpc_http2_max_ping_strikes: int = option(2, integer(0),
         "Early pings of a client before its connection is closed; 0: any number.")
     grpc_http2_min_recv_ping_interval_without_data: int = option(300000, integer(0),
@@ -431,8 +412,7 @@ class GrpcSettings:
     grpc_max_connection_age: int = option(0, integer(0),
         "Milliseconds, plus or minus 10 %, after which a connection accepts no more calls, so that "
         "clients reconnect and spread; 0: never.")
-    grpc_max_connection_age_grace: int = option(0, integer(0),
-        "Milliseconds for its calls to finish; 0: no limit.")
+    grpc_max_connection_age_grace: int = option(0, integer(0), "Milliseconds for its calls to finish; 0: no limit.")
 
 
 @group("Access")
@@ -454,8 +434,7 @@ class MetricsSettings:
     metrics_port: int = option(8002, PORT, "The metrics port.")
     http_metrics: bool = option(False, BOOLEAN,
         "Serve the metrics at /metrics of the HTTP port, too, where inference gateways read them.", own=True)
-    metrics_interval_ms: float = option(2000.0, number(1),
-        "Milliseconds between two readings of the hardware.")
+    metrics_interval_ms: float = option(2000.0, number(1), "Milliseconds between two readings of the hardware.")
     metrics_config: tuple[str, ...] = repeated(setting("metrics-config", ""),
         "counter_latencies=false leaves out durations and keeps model counters at 0; "
         "histogram_latencies=true adds histograms, summary_latencies=true quantiles of the last "
@@ -494,9 +473,8 @@ class BackendsSettings:
         "A model that asks for a GPU (KIND_GPU) on a machine without one fails to load (error) or "
         "runs on the CPU with a warning (cpu).", own=True)
     gpu_memory_per_model: str = option("auto", Kind("auto|none|<bytes>", _gpu_memory, ("auto", "none")),
-        "Bytes that a model may take on each GPU. auto: what is free at its load, less an eighth of "
-        "what the other models took; larger loads are refused. none: nothing is limited, kept or "
-        "refused.", own=True)
+        "Bytes that a model may take on each GPU. auto: what is free at its load, less an eighth of what the other "
+        "models took; larger loads are refused. none: nothing is limited, kept or refused.", own=True)
     gpu_memory_idle_secs: float = option(300.0, number(0),
         "Seconds without requests after which a model returns memory that only executions needed; "
         "0: only when a load needs it.", own=True)
@@ -528,8 +506,7 @@ class ResponseCacheSettings:
         "User of Redis, if --cache-config has no user.", variable="TRITONCACHE_REDIS_USERNAME")
     redis_password: str = option("", TEXT,
         "Password for Redis, if --cache-config has none. A command line is not secret, a variable "
-        "is.",
-        variable="TRITONCACHE_REDIS_PASSWORD", secret=True)
+        "is.", variable="TRITONCACHE_REDIS_PASSWORD", secret=True)
 
     def cache_settings(self) -> dict[str, dict[str, Any]]:
         """The settings that --cache-config gives to each cache; the last of several values counts."""
@@ -558,11 +535,9 @@ class ResponseCacheSettings:
 @group("Rate limiter")
 class RateLimiterSettings:
     rate_limit: str = option("off", choice("rate-limit", "execution_count", "off"),
-        "Whether instances take turns at the resources of instance_group.rate_limiter "
-        "(execution_count) or not (off).")
+        "Whether instances take turns at the resources of instance_group.rate_limiter (execution_count) or not (off).")
     rate_limit_resource: tuple[str, ...] = repeated(_RESOURCE,
-        "Copies of a resource, on one device or on each; default: the largest amount that one "
-        "instance requests.")
+        "Copies of a resource, on one device or on each; default: the largest amount that one instance requests.")
 
     @property
     def resource_limits(self) -> tuple[ResourceLimit, ...] | None:
@@ -640,9 +615,8 @@ class StreamSettings:
 @group("For test suites")
 class SuiteSettings:
     delay_scheduler: int = option(0, integer(0, INT64_MAX),
-        "Hold the first batch of each model with dynamic or sequence batching until so many "
-        "requests wait.",
-        variable="TRITONSERVER_DELAY_SCHEDULER")
+        "Hold the first batch of each model with dynamic or sequence batching until so many requests "
+        "wait.", variable="TRITONSERVER_DELAY_SCHEDULER")
     backlog_delay_scheduler: int = option(0, integer(0, INT64_MAX),
         "The same for direct sequence batching: so many must also wait in the backlog.",
         variable="TRITONSERVER_BACKLOG_DELAY_SCHEDULER")
