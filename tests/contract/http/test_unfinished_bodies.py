@@ -55,7 +55,7 @@ def send_what_is_taken(client: Client) -> None:
     try:
         for _ in range(8):
             client.socket.send(bytes(1 << 20))
-    except BlockingIOError:
+    except (BlockingIOError, BrokenPipeError, ConnectionResetError):  # or as the server still reads them
         pass
     finally:
         client.socket.settimeout(60.0)
