@@ -63,10 +63,9 @@ class Executor:
 
 
 class ElsewhereCache(LocalCache):
-    """A cache in another process: keeps what is looked up, until the test answers it. `is_up`: it can be asked."""
+    """A cache in another process: keeps what is looked up, until the test answers it."""
 
     answers_later = True
-    is_up = True
 
     def __init__(self) -> None:
         super().__init__(1 << 20)
@@ -75,9 +74,7 @@ class ElsewhereCache(LocalCache):
     def get(self, key: bytes) -> CachedResponse | None:
         return None
 
-    def look_up(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> GiveUp | None:  # type: ignore[override]
-        if not self.is_up:
-            return None
+    def look_up(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> GiveUp:  # type: ignore[override]
         self.asked.append(Asked(fault_of, on_found))
         return self.asked[-1].give_up
 
