@@ -26,15 +26,7 @@ from websockets.sync.client import connect
 from tests.contract.servers.ports import HOST
 from tests.histories.board import Failed, Judge
 from tests.histories.grpc_client import CODES, channel_to, message_of
-from tests.histories.http_client import (
-    LIMIT_S,
-    Connection,
-    Lost,
-    error_text,
-    infer_body,
-    infer_outcome,
-    message,
-)
+from tests.histories.http_client import LIMIT_S, Connection, Lost, error_text, infer_body, infer_outcome, message
 from tests.histories.kinds import BY_KIND, Kind, Question
 
 Document = dict[str, Any]

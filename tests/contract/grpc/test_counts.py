@@ -7,11 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.contract.grpc.grpc_requests import (
-    LIMIT_S,
-    rpc_refusal,
-    stub_of,
-)
+from tests.contract.grpc.grpc_requests import LIMIT_S, rpc_refusal, stub_of
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until

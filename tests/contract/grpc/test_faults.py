@@ -10,14 +10,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from tests.contract.grpc.grpc_requests import (
-    LIMIT_S,
-    Responses,
-    address_of,
-    assert_simple,
-    client_of,
-    simple_inputs,
-)
+from tests.contract.grpc.grpc_requests import LIMIT_S, Responses, address_of, assert_simple, client_of, simple_inputs
 from tests.contract.remote.remote_server import RemoteServer
 from tests.contract.servers.simple_model import link_models
 from tests.unit import onnx_models

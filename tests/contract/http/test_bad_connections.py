@@ -17,12 +17,7 @@ from tests.contract.servers.ports import HOST
 from tests.contract.servers.probe_site import Client
 from tests.contract.servers.processes import connected_front_ends, memory_bound, open_files
 from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.simple_model import (
-    assert_still_serves,
-    good_body,
-    link_models,
-    raw_post,
-)
+from tests.contract.servers.simple_model import assert_still_serves, good_body, link_models, raw_post
 from tests.unit.onnx_models import add_sub, write_version
 from tests.waiting import until
 

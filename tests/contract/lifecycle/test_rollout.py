@@ -12,15 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import (
-    INDEX,
-    add_scaled,
-    factor_in,
-    factor_of,
-    load,
-    ones_body,
-    unload,
-)
+from tests.contract.lifecycle.changing_models import INDEX, add_scaled, factor_in, factor_of, load, ones_body, unload
 from tests.contract.remote.remote_server import Traffic, undisturbed
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until

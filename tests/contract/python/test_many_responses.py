@@ -19,13 +19,7 @@ import pytest
 import requests
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.contract.grpc.grpc_requests import (
-    LIMIT_S,
-    Responses,
-    client_of,
-    stub_of,
-    tensor,
-)
+from tests.contract.grpc.grpc_requests import LIMIT_S, Responses, client_of, stub_of, tensor
 from tests.contract.python.python_models import stubs_of, write_model
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import memory_bound

@@ -14,12 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import (
-    Gate,
-    add_scaled,
-    factor_of,
-    load,
-)
+from tests.contract.lifecycle.changing_models import Gate, add_scaled, factor_of, load
 from tests.contract.remote.remote_server import LIMIT_S, RemoteServer, Traffic
 from tests.contract.servers.processes import engines_of, front_ends_of
 from tests.contract.servers.session import session_members

@@ -25,11 +25,7 @@ from tests.contract.lifecycle.changing_models import (
     scaled,
     unload_and_wait,
 )
-from tests.contract.remote.remote_server import (
-    LIMIT_S,
-    RemoteServer,
-    private_directory,
-)
+from tests.contract.remote.remote_server import LIMIT_S, RemoteServer, private_directory
 from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.waiting import until
 

@@ -14,13 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import (
-    BATCHED,
-    add_scaled,
-    load,
-    ones_body,
-    unload_and_wait,
-)
+from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, load, ones_body, unload_and_wait
 from tests.contract.remote.remote_server import Client
 from tests.contract.servers.processes import from_each, front_ends_of, only, stopped
 from tests.contract.servers.server import ServerProcess

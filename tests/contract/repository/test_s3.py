@@ -12,12 +12,7 @@ import pytest
 from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.location import parse_location
-from trident.core.repository.stores.object_store import (
-    Checksum,
-    ObjectStore,
-    S3Credential,
-    StoredObject,
-)
+from trident.core.repository.stores.object_store import Checksum, ObjectStore, S3Credential, StoredObject
 from trident.core.repository.stores.s3 import S3Store
 
 MIB = 1 << 20

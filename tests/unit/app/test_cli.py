@@ -18,15 +18,7 @@ from trident.app.cli import main
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
-from trident.app.terminal import (
-    ProgressBar,
-    StatusLine,
-    bar,
-    log_first_request,
-    log_services,
-    log_settings,
-    table,
-)
+from trident.app.terminal import ProgressBar, StatusLine, bar, log_first_request, log_services, log_settings, table
 from trident.app.version import BUILD, VERSION
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.inference.tensors import BY_NAME

@@ -20,15 +20,7 @@ from bench.clients import Load
 from bench.gpu import Damaged, join, split
 from bench.guard import LIMIT, OTHER, ROWS, THIS, Measured, Row, Verdict, all_ports, checked_out, find, opened, parse
 from bench.machine import LoadWatch, MachineLoad, tree_members, tree_seconds
-from bench.results import (
-    CROWDED,
-    Comparison,
-    Publication,
-    Ratio,
-    Turn,
-    add_publication_arguments,
-    machine_sentence,
-)
+from bench.results import CROWDED, Comparison, Publication, Ratio, Turn, add_publication_arguments, machine_sentence
 from bench.runner import NotServed
 from bench.scale import Autoscaler, Rule, arrivals, simulate
 from bench.servers.server import Server, trident

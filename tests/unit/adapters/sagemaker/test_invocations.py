@@ -13,20 +13,9 @@ from werkzeug.test import Client
 
 from tests.unit.fake_engine import FakeEngine
 from trident.adapters.sagemaker.application import SageMakerApplication
-from trident.adapters.sagemaker.invocations import (
-    ResponseTypes,
-    add_timing,
-    adopt_headers,
-    parameter_headers,
-)
+from trident.adapters.sagemaker.invocations import ResponseTypes, add_timing, adopt_headers, parameter_headers
 from trident.adapters.sagemaker.platform import InferenceType, PingMode, SageMakerSettings
-from trident.core.errors import (
-    BackendFailed,
-    ConfigInvalid,
-    InvalidRequest,
-    OutOfMemory,
-    ServerError,
-)
+from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest, OutOfMemory, ServerError
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.admin import MetricsPage
 from trident.core.http.front_end import HttpOptions

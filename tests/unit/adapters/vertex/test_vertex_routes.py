@@ -7,11 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, V2, VertexBench
-from trident.adapters.vertex.predict import (
-    SHARED_ENDPOINT_BYTES,
-    Deadline,
-    SizeLimits,
-)
+from trident.adapters.vertex.predict import SHARED_ENDPOINT_BYTES, Deadline, SizeLimits
 from trident.core.errors import DeadlineExceeded, InvalidRequest
 from trident.core.frontend.access import GROUPS, parse_restricted
 from trident.core.http.front_end import HttpOptions

@@ -28,11 +28,7 @@ from trident.adapters.common.options import (
     setting,
 )
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.reading import (
-    collect,
-    given_variables,
-    split_arguments,
-)
+from trident.app.settings.reading import collect, given_variables, split_arguments
 from trident.app.settings.server import SERVER_OPTIONS
 
 # --- rows

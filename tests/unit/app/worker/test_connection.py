@@ -11,15 +11,7 @@ from gunicorn.config import Config
 
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
 from tests.unit.core.waiting.hub_thread import until
-from trident.app.worker.connection import (
-    NEVER,
-    ClientGone,
-    CoarseClock,
-    Connection,
-    Connections,
-    ReadOrder,
-    Stage,
-)
+from trident.app.worker.connection import NEVER, ClientGone, CoarseClock, Connection, Connections, ReadOrder, Stage
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.buffers import RequestBody

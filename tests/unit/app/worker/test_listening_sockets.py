@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from trident.app.worker.listening_sockets import (
-    Bind,
-    BindFailed,
-    drop_handshakes,
-    open_listener,
-    open_listeners,
-)
+from trident.app.worker.listening_sockets import Bind, BindFailed, drop_handshakes, open_listener, open_listeners
 from trident.app.worker.worker import Listener, Ports
 
 

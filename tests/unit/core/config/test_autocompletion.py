@@ -14,11 +14,7 @@ from trident.core.config.autocomplete import (
     normalize,
     normalize_instance_groups,
 )
-from trident.core.config.placement import (
-    DeviceKind,
-    Placement,
-    placements,
-)
+from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.platforms import fill_platform, pads_batches, platform_problems
 from trident.core.config.problem import ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig

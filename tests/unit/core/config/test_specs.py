@@ -5,17 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.core.config.sequence_configs import normalized
-from trident.core.config.resolve import (
-    backend_spec,
-    own_inputs,
-    own_outputs,
-    resolve_model_spec,
-    resolve_sequence_spec,
-)
+from trident.core.config.resolve import backend_spec, own_inputs, own_outputs, resolve_model_spec, resolve_sequence_spec
 from trident.core.config.schema import ModelConfig
-from trident.core.config.spec import (
-    SequenceSpec,
-)
+from trident.core.config.spec import SequenceSpec
 
 CONTROLS = """
 control_input { name: "S" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ -1, 2.5 ] } }

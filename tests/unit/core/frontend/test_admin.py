@@ -13,13 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
-from trident.core.frontend.admin import (
-    FRESH_S,
-    LoadReports,
-    changed_settings,
-    model_statistics_json,
-    wanted_changes,
-)
+from trident.core.frontend.admin import FRESH_S, LoadReports, changed_settings, model_statistics_json, wanted_changes
 from trident.core.inference.request import CloseReason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.log import LogLevels, change_log

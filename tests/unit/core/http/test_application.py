@@ -13,27 +13,14 @@ import pytest
 from werkzeug.test import EnvironBuilder
 
 from tests.unit.fake_engine import FakeEngine
-from trident.core.errors import (
-    BackendFailed,
-    InvalidRequest,
-    QueueFull,
-    RegionFailed,
-)
+from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, RegionFailed
 from trident.core.frontend.access import parse_restricted
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.admin import request_metrics_page
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.openapi import openapi_document, operations
-from trident.core.http.reply import (
-    BODY_KEY,
-    JSON,
-    Environ,
-    Headers,
-    Reply,
-    json_reply,
-    send,
-)
+from trident.core.http.reply import BODY_KEY, JSON, Environ, Headers, Reply, json_reply, send
 from trident.core.http.routes import INFER as INFER_ROUTE
 from trident.core.http.routes import ROUTES, Route
 from trident.core.http.sample_request import FORMS

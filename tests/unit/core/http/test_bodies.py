@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from trident.core.errors import InvalidRequest
-from trident.core.http.body import (
-    choose_encoding,
-    decompress,
-    read_body,
-    read_object,
-)
+from trident.core.http.body import choose_encoding, decompress, read_body, read_object
 
 
 def environ(content: bytes, **more: Any) -> dict[str, Any]:

@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 
 from tests.unit.packed_tensors import packed_request
-from trident.core.inference.pending_request import (
-    CollectedFlushes,
-    Deferred,
-    Flush,
-    ResponseWindow,
-    flush,
-)
-from trident.core.inference.request import (
-    CloseReason,
-    InferenceTimes,
-    InputTensor,
-)
+from trident.core.inference.pending_request import CollectedFlushes, Deferred, Flush, ResponseWindow, flush
+from trident.core.inference.request import CloseReason, InferenceTimes, InputTensor
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
 from trident.core.inference.tensors import TensorLayout, bytes_array, layout_of, pack_bytes, unpack_bytes
 from trident.core.options import WindowLimits

@@ -23,14 +23,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 from tests.waiting import until
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.schema import parse_model_config
-from trident.core.errors import (
-    InvalidRequest,
-    ModelLoadFailed,
-    ModelLoading,
-    ModelNotFound,
-    ModelNotReady,
-    ServerError,
-)
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Content, Model, ReloadPlan, Unloads, plan_reload
 from trident.core.lifecycle.models import Models, find_steps

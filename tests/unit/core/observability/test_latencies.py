@@ -10,12 +10,7 @@ from tests.unit.pending_requests import pending_request
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason
 from trident.core.observability.history import KEPT_MS, MOST, NotedRequest, merged_requests
-from trident.core.observability.latencies import (
-    Exemplar,
-    HistogramMetrics,
-    LatencyMeters,
-    SummaryMetrics,
-)
+from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMeters, SummaryMetrics
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.options import (

@@ -12,12 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.request import CloseReason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
-from trident.core.observability.latencies import (
-    Exemplar,
-    HistogramMetrics,
-    LatencyMetrics,
-    SummaryMetrics,
-)
+from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
 from trident.core.observability.metrics.families import MetricFamily, Sample, metric_families, number, render
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (

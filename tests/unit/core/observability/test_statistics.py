@@ -12,10 +12,7 @@ from trident.core.inference.request import CloseReason
 from trident.core.observability.history import KEPT_SECONDS, History, Watched, merged_history
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import (
-    FailureReason,
-    ResponseKind,
-)
+from trident.core.observability.statistics import FailureReason, ResponseKind
 from trident.core.options import LatencyOptions
 
 

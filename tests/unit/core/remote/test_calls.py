@@ -23,10 +23,7 @@ from tests.waiting import until
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import Engine
-from trident.core.errors import (
-    ErrorCode,
-    ServerError,
-)
+from trident.core.errors import ErrorCode, ServerError
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse

@@ -14,16 +14,7 @@ import numpy as np
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.core.remote.remote_parts import (
-    SMALL,
-    Answer,
-    Pooled,
-    ServedEngine,
-    ask,
-    assert_served,
-    numbers,
-    pooled,
-)
+from tests.unit.core.remote.remote_parts import SMALL, Answer, Pooled, ServedEngine, ask, assert_served, numbers, pooled
 from tests.unit.onnx_serving import running_engine
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, ModelSpec

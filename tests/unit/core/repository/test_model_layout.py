@@ -10,12 +10,7 @@ from google.protobuf import text_format
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import (
-    ConfigInvalid,
-    ErrorCode,
-    ServerError,
-    Unsupported,
-)
+from trident.core.errors import ConfigInvalid, ErrorCode, ServerError, Unsupported
 from trident.core.repository.check import check_model
 from trident.core.repository.config import check_config, read_config
 from trident.core.repository.content_digest import ContentDigest

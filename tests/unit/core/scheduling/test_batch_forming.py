@@ -14,13 +14,7 @@ from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import DEADLINE, DELAY, FULL, SHAPE
 from trident.core.inference.request import IDLE as NO_WAIT
 from trident.core.inference.response import Origin
-from trident.core.scheduling.batch_forming import (
-    BatchLimits,
-    Run,
-    Wait,
-    form_batch,
-    may_end,
-)
+from trident.core.scheduling.batch_forming import BatchLimits, Run, Wait, form_batch, may_end
 from trident.core.scheduling.queue import RequestQueue
 
 S = 1_000_000_000

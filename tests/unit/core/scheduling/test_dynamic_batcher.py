@@ -10,15 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.core.scheduling.scheduler_bench import (
-    LIMIT_S,
-    LONG_NS,
-    Bench,
-    MakeBench,
-    Stub,
-    batching,
-    limit,
-)
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, Stub, batching, limit
 from tests.waiting import until
 from trident.core.backends.backend import Execution
 from trident.core.config.spec import QueuePolicy

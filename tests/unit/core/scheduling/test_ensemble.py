@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.core.scheduling.ensemble_bench import Bench, Step
-from trident.core.errors import (
-    BackendFailed,
-    ErrorCode,
-    InvalidRequest,
-    RequestCancelled,
-    ServerError,
-    ServerStopping,
-)
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Origin

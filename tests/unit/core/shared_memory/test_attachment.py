@@ -14,13 +14,7 @@ from tests.unit.shared_memory_object import path_of, shared_memory_object
 from trident.core.config.request_check import RequestValidator
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import (
-    InferenceResponse,
-    OutputTensor,
-    RegionInput,
-    RegionReference,
-    RegionRequest,
-)
+from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import Array
 from trident.core.shared_memory import RegionKind, Regions, attach
 

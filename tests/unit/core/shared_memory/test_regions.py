@@ -20,15 +20,7 @@ from trident.core.errors import InvalidRequest, RegionExists, RegionFailed, Regi
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
-from trident.core.shared_memory import (
-    DIRECTORY,
-    CudaRegion,
-    RegionKind,
-    Regions,
-    SystemMemory,
-    attach,
-    open_object,
-)
+from trident.core.shared_memory import DIRECTORY, CudaRegion, RegionKind, Regions, SystemMemory, attach, open_object
 
 
 def content_of(memory: SystemMemory, offset: int, size: int) -> bytes:

@@ -12,9 +12,7 @@ import hpack
 import pytest
 
 from tests.fuzzing import examples
-from tests.unit.app.worker.http2.raw_client import (
-    HEADERS as ANSWER,
-)
+from tests.unit.app.worker.http2.raw_client import HEADERS as ANSWER
 from tests.unit.app.worker.http2.raw_client import (
     REQUEST,
     TRAILERS,

@@ -11,13 +11,7 @@ from tests.unit.core.http.payloads.payload_models import RULES, column, model, o
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.payloads.inference import may_be_request_lines, request_lines
-from trident.core.http.payloads.json import (
-    column_array,
-    decode_instances,
-    decode_json,
-    decode_jsonlines,
-    encode_json,
-)
+from trident.core.http.payloads.json import column_array, decode_instances, decode_json, decode_jsonlines, encode_json
 from trident.core.http.payloads.payload import (
     DecodedPayload,
     DecodeRules,

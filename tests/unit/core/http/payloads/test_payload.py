@@ -18,13 +18,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.payloads.csv import decode_csv
 from trident.core.http.payloads.json import decode_json, decode_jsonlines
-from trident.core.http.payloads.payload import (
-    DecodedPayload,
-    DecodeRules,
-    ErrorLocation,
-    as_datatype,
-    output_columns,
-)
+from trident.core.http.payloads.payload import DecodedPayload, DecodeRules, ErrorLocation, as_datatype, output_columns
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array
 
