@@ -213,7 +213,10 @@ def test_the_key_of_a_large_request_is_made_on_another_thread(bench: Bench) -> N
 def test_a_stopped_scheduler_answers_nothing_from_the_cache(bench: Bench) -> None:
     bench.submit("a", 1)
     bench.executor.answer(10)
+    assert bench.scheduler.answers_at_once is not None
+    assert bench.scheduler.answers_at_once(request_of("b", 1), 1) is not None
     bench.scheduler.stop()
+    assert bench.scheduler.answers_at_once(request_of("b", 1), 1) is None
     with pytest.raises(ServerStopping):
         bench.submit("b", 1)
     with pytest.raises(ServerStopping):
