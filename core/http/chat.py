@@ -139,10 +139,11 @@ def _message(message: Mapping[str, Any], at: int, takes_parts: bool) -> dict[str
             content = "".join(part["text"] for part in content)
     elif not isinstance(content, str | None):
         raise InvalidRequest(f"'content' of message {at} must be a text or a list of parts")
-    made = dict(message)
+    # OpenAI's client writes what an answer has not as null, and templates ask whether a message has it.
+    made = {name: value for name, value in message.items() if value is not None and (name, value) != ("tool_calls", [])}
     if "content" in message:
         made["content"] = content
-    if isinstance(calls := message.get("tool_calls"), list):
+    if isinstance(calls := made.get("tool_calls"), list):
         made["tool_calls"] = [_call(call, at) for call in calls]
     return made
 

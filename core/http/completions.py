@@ -334,6 +334,7 @@ def _generated(
         begins, samples = flag(options, "return_full_text", False), options.get("do_sample")
         if not flag(options, "do_sample", True):
             options["temperature"] = 0
+            options.pop("typical_p", None)  # it chooses among samples
         count = {"n": options.get("num_return_sequences"), "best_of": options.pop("best_of", None)}
         options = {name: value for name, value in options.items() if name not in GENERATION}
         if samples and model.spec.backend == GENAI:  # others sample unless the temperature is 0

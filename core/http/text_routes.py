@@ -145,6 +145,7 @@ def _similarities(
 ) -> list[float]:
     if not isinstance(inputs, dict) or not isinstance(inputs.get("source_sentence"), str):
         raise InvalidRequest("'inputs' must be an object with 'source_sentence', a text, and 'sentences', a list")
+    _refuse_unknown(inputs, frozenset({"source_sentence", "sentences"}))
     sentences = _strings(_list(inputs, "sentences"), "sentences")
     texts = [inputs["source_sentence"], *sentences]
     model, given, output = _embedding_model(front_end, name, texts)

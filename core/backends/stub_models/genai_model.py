@@ -180,7 +180,8 @@ class TritonPythonModel:
         return Options(
             do_sample=samples,
             temperature=temperature or search.get("temperature", 1.0),
-            top_k=min(_or(asked.integer("top_k", 0), search.get("top_k", 50)), self._vocabulary),
+            # All tokens are 0 here, and -1, too, for vLLM.
+            top_k=min(max(0, _or(asked.integer("top_k", -1), search.get("top_k", 50))), self._vocabulary),
             top_p=_or(asked.number("top_p", 0, 1), search.get("top_p", 1.0)),
             repetition_penalty=asked.number("repetition_penalty", 0.01, 100) or search.get("repetition_penalty", 1.0),
             adapter=adapter,

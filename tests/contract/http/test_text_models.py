@@ -231,6 +231,7 @@ def test_members_that_cannot_be_honoured_are_refused_by_name(server: ServerProce
     [
         ("/rerank", {"query": "a", "texts": ["b"], "raw_scores": 1}, "'raw_scores' must be true or false"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "return_documents": "no"}, "must be true or false"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"], "c": 1}}, "'c' is not supported here"),
         ("/embed", {"inputs": ["cat", ""]}, "item 1 of 'inputs' cannot be an empty string"),
         ("/embed", {"inputs": "cat " * 99, "truncate": False}, "more than the 32 tokens that the model takes"),
         ("/embed", {"inputs": "cat", "truncation_direction": "up"}, 'is "up", not one of left, right'),

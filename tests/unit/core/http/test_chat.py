@@ -65,6 +65,13 @@ def test_a_last_message_that_the_template_changes_is_not_continued() -> None:
         chat_prompt("m", {"chat_template": "{{ messages[0].content.split('</t>')[-1] }}"}, body)
 
 
+@pytest.mark.parametrize("calls", [None, []])
+def test_an_answer_without_calls_has_none_for_the_template(calls: Any) -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": calls, "refusal": None}
+    template = "{{ messages[0].keys() | list }}{{ messages[0].content is none }}"
+    assert chat_prompt("m", {"chat_template": template}, {"messages": [said]}) == "['role', 'content']True"
+
+
 def test_a_template_that_cannot_be_read_is_named() -> None:
     with pytest.raises(InvalidRequest, match="the chat template of model 'm' cannot be read"):
         chat_prompt("m", {"chat_template": "{% for %}"}, {"messages": HI})
