@@ -246,3 +246,8 @@ class AccessRefused(RepositoryUnavailable):
 def installation(extra: str) -> str:
     """The command that installs an extra. The project is on no index, where somebody else could take its name."""
     return f"pip install '.[{extra}]' in the checkout, or with a wheel's file name in place of the dot"
+
+
+def readable(text: str) -> str:
+    """`text` as UTF-8 can have it. The text of a client or a model, and the name of a file, may be no valid Unicode."""
+    return text.encode("utf-8", "replace").decode()

@@ -80,7 +80,7 @@ _THREADS = Kind("integer", _threads)
 _COMPRESSION = choice("grpc_infer_response_compression_level", "none", "low", "medium", "high")
 
 
-def split_metrics_settings(texts: Iterable[str]) -> dict[str, str]:
+def named_values(texts: Iterable[str]) -> dict[str, str]:
     """Values of `<name>=<value>` by name; the last of several values for one name counts."""
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
@@ -450,12 +450,12 @@ class MetricsSettings:
     @property
     def metrics_log_dimensions(self) -> dict[str, str]:
         """The values of --metrics-log-dimension by name."""
-        return split_metrics_settings(self.metrics_log_dimension)
+        return named_values(self.metrics_log_dimension)
 
     @property
     def metrics_settings(self) -> dict[str, str]:
         """The values of --metrics-config by name."""
-        return split_metrics_settings(self.metrics_config)
+        return named_values(self.metrics_config)
 
 
 @group("Backends")

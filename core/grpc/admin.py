@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from trident.core.engine.protocol import TensorMetadata
-from trident.core.errors import InvalidRequest
+from trident.core.errors import InvalidRequest, readable
 from trident.core.frontend.admin import (
     changed_settings,
     check_allowed,
@@ -92,10 +92,10 @@ def index(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     refuse_repository(call.repository_name)
     models = [
         {
-            "name": _text(entry.name),
+            "name": readable(entry.name),
             "version": "" if entry.version is None else str(entry.version),
             "state": "" if entry.state is None else entry.state.value,
-            "reason": _text(entry.reason),
+            "reason": readable(entry.reason),
         }
         for entry in front_end.bridge.run(front_end.engine.repository_index, call.ready)
     ]
@@ -206,7 +206,7 @@ def trace_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
         wanted = {name: list(given.value) or None for name, given in call.settings.items()}
         run(engine.change_trace, model, wanted_changes(wanted, _as_texts, _as_one_text, " "))
     settings = {
-        name: {"value": [_text(str(text)) for text in (value if isinstance(value, list) else [value])]}
+        name: {"value": [readable(str(text)) for text in (value if isinstance(value, list) else [value])]}
         for name, value in run(engine.trace_settings, model).items()
     }
     return serialized("TraceSettingResponse", settings=settings)
@@ -238,7 +238,7 @@ def log_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 def _shown(value: object) -> dict[str, object]:
     if isinstance(value, bool):
         return {"bool_param": value}
-    return {"uint32_param": value} if isinstance(value, int) else {"string_param": _text(str(value))}
+    return {"uint32_param": value} if isinstance(value, int) else {"string_param": readable(str(value))}
 
 
 def _of_type(kind: type[T], words: str) -> Callable[[str, object], T]:
@@ -250,8 +250,3 @@ def _of_type(kind: type[T], words: str) -> Callable[[str, object], T]:
         return value
 
     return read
-
-
-def _text(text: str) -> str:
-    """A text that a message can hold: the name of a file may have bytes that are no characters."""
-    return text.encode("utf-8", "replace").decode()

@@ -33,6 +33,7 @@ from trident.core.errors import (
     ServerError,
     Unsupported,
     has_telling_traceback,
+    readable,
 )
 from trident.core.frontend.access import ApiRestricted, Unauthenticated
 from trident.core.http.reply import Environ, Headers, Reply, request_path, text_reply
@@ -181,20 +182,15 @@ def error_reply(
 
 def error_document(error: Exception, hints: ErrorHints, *, has_hint_field: bool = True) -> dict[str, str]:
     """The members that tell a client of an error. `has_hint_field` is that of `error_reply`."""
-    document = {"error": _valid(message_of(error, hints))}
+    document = {"error": readable(message_of(error, hints))}
     if has_hint_field and hints is ErrorHints.FIELD and isinstance(error, ServerError) and error.hint:
-        document["hint"] = _valid(error.hint[:_LONGEST_HEADER])
+        document["hint"] = readable(error.hint[:_LONGEST_HEADER])
     return document
 
 
 def error_event(error: Exception, hints: ErrorHints = ErrorHints.FIELD) -> bytes:
     """The event `{"error": message}` of a stream of events."""
-    return event(orjson.dumps({"error": _valid(message_of(error, hints))}))
-
-
-def _valid(text: str) -> str:
-    # A message may quote a client's text, which need not be valid Unicode.
-    return text.encode("utf-8", "replace").decode()
+    return event(orjson.dumps({"error": readable(message_of(error, hints))}))
 
 
 def extra_headers(error: Exception, environ: Environ, hints: ErrorHints) -> Headers:

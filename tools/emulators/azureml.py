@@ -16,8 +16,9 @@ from flask import Response, request
 from werkzeug.exceptions import HTTPException
 
 from trident.adapters.azureml.platform import MODEL_DIR, READY_ROUTE, SCORE_ROUTE
+from trident.app.terminal import counted
 from trident.tools.emulators.container import ClientClosed, Container, ContainerClient, ContainerFault, free_port
-from trident.tools.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply, counted
+from trident.tools.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply
 from trident.tools.emulators.vertex.container import HealthProbes, container_environment, machine_variables, provided
 from trident.tools.emulators.vertex.endpoint import VertexLimits
 

@@ -35,6 +35,7 @@ from trident.adapters.common.options import (
 )
 from trident.app.process.environment import process_environment
 from trident.app.serve import repositories_around
+from trident.app.settings.groups import named_values
 from trident.core.observability.log import print_line
 from trident.tools.emulators import azureml
 from trident.tools.emulators.sagemaker import emulator as sagemaker
@@ -146,11 +147,6 @@ def own_option(flag: str, kind: Kind[Any], default: Any, help: str) -> Option:
     return Option.of_command(flag, kind, default, help, repeatable=default == ())
 
 
-def variables_of(texts: Sequence[str]) -> dict[str, str]:
-    """The values by name of texts of kind `VARIABLE`."""
-    return {name: value for name, _, value in (text.partition("=") for text in texts)}
-
-
 def _read(
     platform: str, options: Sequence[Option], arguments: Sequence[str], cure: str, *, needs_model: bool = True
 ) -> tuple[dict[str, Any], str, list[str]]:
@@ -224,7 +220,7 @@ def read_sagemaker(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 
 def _sagemaker_variables(texts: Sequence[str]) -> dict[str, str]:
     """The variables by name. Raises BadOption for names or values over the platform's limits."""
-    variables = variables_of(texts)
+    variables = named_values(texts)
     sizes = [len(part.encode(errors="surrogateescape")) for pair in variables.items() for part in pair]
     if len(variables) > _VARIABLES_AT_MOST:
         raise BadOption.of("--env", f"the platform takes at most {_VARIABLES_AT_MOST} variables, not {len(variables)}")
@@ -360,7 +356,7 @@ def _check_together(values: dict[str, Any]) -> None:
 
 
 def _vertex_variables(texts: Sequence[str]) -> dict[str, str]:
-    variables = variables_of(texts)
+    variables = named_values(texts)
     for name in variables:
         if name.startswith(RESERVED_PREFIX):
             raise BadOption.of(
@@ -457,7 +453,7 @@ def read_azureml(arguments: Sequence[str], environment: Mapping[str, str]) -> az
         command=[*CONTAINER_COMMAND, "serve"],
         arguments=theirs,
         environment=environment,
-        variables=variables_of(values["env"]),
+        variables=named_values(values["env"]),
         api_port=values["port"],
         request_timeout_s=values["request-timeout-ms"] / 1000,
     )

@@ -96,10 +96,6 @@ class PlatformEmulator(ABC):
         print_line(text, self._out)
 
 
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 # The server notices within this time that it must end.
 _POLL_S = 0.05
 

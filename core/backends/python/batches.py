@@ -36,7 +36,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
 )
 from trident.core.backends.tensors import client_shape
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError, readable
 from trident.core.inference.pending_request import AGAIN, LATER, DeferredOutcome
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
@@ -46,11 +46,6 @@ from trident.core.interprocess.frames import LARGE, PADDING, BadFrame
 _log = logging.getLogger("trident.backends.python")
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
-
-
-def readable(text: str) -> str:
-    """`text` as UTF-8 can have it: a str of a model may hold half a surrogate pair."""
-    return text.encode("utf-8", "replace").decode()
 
 
 class BatchWriter:

@@ -23,7 +23,6 @@ from trident.core.backends.python.batches import (
     Outcome,
     OutcomeReader,
     OutputCheck,
-    readable,
 )
 from trident.core.backends.python.stub.trident_stub.wire import (
     CANCEL,
@@ -46,7 +45,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     to_json,
 )
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, ServerError
+from trident.core.errors import BackendFailed, ServerError, readable
 from trident.core.inference.pending_request import AGAIN, LATER, CollectedFlushes, DeferredOutcome, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Outputs

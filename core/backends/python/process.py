@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from trident.core.backends.backend import BlsClient, Execution
 from trident.core.backends.model_files import field_of
-from trident.core.backends.python.batches import OutputCheck, readable
+from trident.core.backends.python.batches import OutputCheck
 from trident.core.backends.python.channel import FileWatcher, StubChannel, StubFaulty, StubGone
 from trident.core.backends.python.stub.trident_stub.wire import (
     ANSWER,
@@ -56,6 +56,7 @@ from trident.core.errors import (
     OutOfMemory,
     ServerError,
     Unsupported,
+    readable,
 )
 from trident.core.inference.pending_request import Deferred, PendingRequest, ResponseSender, StreamedRequest
 from trident.core.inference.request import InferenceRequest, InputTensor, RequestTrace

@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import count, pairwise
 from math import isfinite
 
-from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.errors import InvalidRequest, ServerError, Unsupported, readable
 from trident.core.observability.statistics import CustomFamilyMetrics, CustomSeriesMetrics
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -45,7 +45,7 @@ class _Series:
     __slots__ = ("bounds", "counts", "labels", "users", "value")
 
     def __init__(self, labels: Mapping[str, str], bounds: Sequence[float]) -> None:
-        self.labels = {name: _printable(value) for name, value in labels.items()}
+        self.labels = {name: readable(value) for name, value in labels.items()}
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.users = 0
@@ -65,7 +65,7 @@ class _Family:
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         self.name = name
-        self.description = _printable(description)
+        self.description = readable(description)
         self.kind = kind
         self.users = 0
         self.series: dict[_Labels, _Series] = {}
@@ -248,11 +248,6 @@ class OwnMetrics:
             family.series[key].users -= 1
             if not family.series[key].users:
                 del family.series[key]
-
-
-def _printable(text: str) -> str:
-    """`text` without what UTF-8 cannot write: it would spoil the whole page."""
-    return text.encode(errors="replace").decode()
 
 
 def _check_labels(labels: Mapping[str, str], kind: MetricKind) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trident.adapters.sagemaker.platform import BIND_TO_PORT, MULTI_MODEL, as_integer
+from trident.app.terminal import counted
 from trident.core.errors import ConfigInvalid
 from trident.core.repository.opener import SourceOpener
 from trident.tools.emulators.container import (
@@ -23,7 +24,7 @@ from trident.tools.emulators.container import (
     free_port,
     inherited_environment,
 )
-from trident.tools.emulators.emulator import PlatformEmulator, PlatformOptions, counted
+from trident.tools.emulators.emulator import PlatformEmulator, PlatformOptions
 from trident.tools.emulators.sagemaker.api import InvocationQueue, RuntimeApi
 from trident.tools.emulators.sagemaker.archives import (
     ArchiveStorage,

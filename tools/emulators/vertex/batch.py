@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trident.core.errors import ConfigInvalid
+from trident.core.errors import ConfigInvalid, readable
 from trident.core.grpc.status import Status
 from trident.core.observability.log import escaped
 from trident.tools.emulators.container import read_json, size, write_json
@@ -121,22 +121,18 @@ def _file(folder: Path, line: bytes) -> InputRecord:
     """The content of the file that the line names, relative to the folder of the list."""
     name = line.decode(errors="surrogateescape")
     if name.startswith(STORAGE_SCHEME):
-        return InputRecord(_shown(name), f"{_shown(name)} is not on this machine; the emulator reads files")
+        return InputRecord(readable(name), f"{readable(name)} is not on this machine; the emulator reads files")
     path = folder / name
     try:
         if not path.is_file():
-            return InputRecord(_shown(name), "there is no such file")
+            return InputRecord(readable(name), "there is no such file")
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        return InputRecord(_shown(name), f"the file cannot be read: {error}")
+        return InputRecord(readable(name), f"the file cannot be read: {error}")
     if len(content) > _LARGEST_FILE:
-        return InputRecord(_shown(name), f"the file has more than {size(_LARGEST_FILE)}")
+        return InputRecord(readable(name), f"the file has more than {size(_LARGEST_FILE)}")
     return InputRecord({"b64": base64.b64encode(content).decode()})
-
-
-def _shown(name: str) -> str:
-    return name.encode(errors="replace").decode()
 
 
 _KEY, _INSTANCE = "key", "instance"

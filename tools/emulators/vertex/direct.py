@@ -163,7 +163,7 @@ class GrpcApi:
     def _predict(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._count()
         try:
-            with self._called(_last(request.endpoint)) as calls:
+            with self._called(request.endpoint.rpartition("/")[2]) as calls:
                 return _Response(output=calls.predict(request.method_name, request.input))
         except GoogleError as error:
             context.abort(grpc.StatusCode[error.status.name], error.message)
@@ -180,7 +180,7 @@ class GrpcApi:
                 for request in requests:
                     yield request.input
 
-            with self._called(_last(first.endpoint)) as calls:
+            with self._called(first.endpoint.rpartition("/")[2]) as calls:
                 for answer in calls.stream(first.method_name, messages()):
                     yield _Response(output=answer)
         except GoogleError as error:
@@ -191,7 +191,3 @@ class GrpcApi:
         if "Direct" in name or name == "StreamingPredict":
             error = no_direct_predict(name)
         context.abort(grpc.StatusCode[error.status.name], error.message)
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]

@@ -24,8 +24,9 @@ from flask import Response, g, request
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.routing import BaseConverter
 
+from trident.app.terminal import counted
 from trident.tools.emulators.container import BreachReport, ContainerFault, free_port
-from trident.tools.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply, counted
+from trident.tools.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply
 from trident.tools.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions
 from trident.tools.emulators.vertex.container import (
     STORAGE_SCHEME,
