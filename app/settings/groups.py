@@ -279,7 +279,7 @@ class RepositorySettings:
         "Use configs/<name>.pbtxt of a model if it exists, otherwise config.pbtxt.")
     single_model: str = option("", TEXT,
         "Name under which to serve a repository that is a single model: its folder, or a folder "
-        "with model.onnx.", own=True)
+        "with model.onnx. Default: INFERENCE_SERVICE_NAME, which KServe sets.", own=True)
     model_load_thread_count: int = option(4, at_least(1), "Models that are loaded at the same time; at least 1.")
     model_load_retry_count: int = option(0, at_least(0), "Further attempts after a failed load.")
     model_load_timeout_secs: float = option(0.0, number(0),

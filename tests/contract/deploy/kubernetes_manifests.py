@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,51 @@ def refused(objects: list[Object]) -> list[str]:
     return finished.stdout.splitlines()
 
 
+# The classes of KServe's SDK are generated from its definitions. They are imported without the package around them,
+# which needs FastAPI, pandas and gRPC. Fields whose classes are Kubernetes' are not looked into.
+_KSERVE_CHECK = r"""
+import json, re, sys, types
+package = sys.modules["kserve"] = types.ModuleType("kserve")
+package.__path__ = [sys.argv[1]]
+import kserve.models
+def made(kind, value, path):
+    if repeated := re.fullmatch(r"list\[(.*)\]", kind):
+        return [made(repeated[1], each, f"{path}[{number}]") for number, each in enumerate(value)]
+    fields = getattr(kserve.models, kind, None)
+    if fields is None:
+        return value
+    names = {key: name for name, key in fields.attribute_map.items()}
+    for key in sorted(value.keys() - names.keys()):
+        print(f"{path} has no field {key}")
+    known = {names[key]: made(fields.openapi_types[names[key]], each, f"{path}.{key}")
+             for key, each in value.items() if key in names}
+    try:
+        return fields(**known)
+    except ValueError as error:
+        print(path, error)
+for each in json.load(sys.stdin):
+    version = each["apiVersion"].partition("/")[2].capitalize()
+    made(version + each["kind"], each, each["metadata"]["name"])
+"""
+
+
+def refused_by_kserve(objects: list[Object]) -> list[str]:
+    """What KServe's SDK refuses of its own objects: unknown fields and missing ones.
+
+    Skips without the SDK: `pip install --no-deps --target FOLDER kserve six`, in the folder that KSERVE_SDK names.
+    """
+    folder = os.environ.get("KSERVE_SDK", "")
+    if not Path(folder, "kserve").is_dir():
+        missing("KSERVE_SDK names no folder with the package kserve")
+    command = [sys.executable, "-c", _KSERVE_CHECK, str(Path(folder, "kserve"))]
+    environment = {**os.environ, "PYTHONPATH": folder}
+    finished = subprocess.run(
+        command, input=json.dumps(objects), capture_output=True, text=True, env=environment, timeout=_LIMIT_S
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.splitlines()
+
+
 def size_of(quantity: str) -> int:
     """A quantity of memory, in bytes."""
     match = re.fullmatch(r"(\d+)([A-Za-z]*)", quantity)
@@ -150,8 +196,9 @@ class Manifests:
 
     @property
     def ports(self) -> dict[str, int]:
-        """The container's ports by name; "" without a name."""
-        return {each.get("name", ""): each["containerPort"] for each in self.container["ports"]}
+        """The container's ports by name; "" without a name. KServe and Knative take 8080 where there are none."""
+        ports = self.container.get("ports", [{"containerPort": 8080}])
+        return {each.get("name", ""): each["containerPort"] for each in ports}
 
     def port(self, name_or_number: str | int) -> int:
         return self.ports[name_or_number] if isinstance(name_or_number, str) else name_or_number

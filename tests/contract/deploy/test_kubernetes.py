@@ -23,6 +23,7 @@ from tests.contract.deploy.kubernetes_manifests import (
     kustomized,
     manifests,
     refused,
+    refused_by_kserve,
     size_of,
     validate,
 )
@@ -407,9 +408,39 @@ def test_serving_runtime_fits_the_server() -> None:
     assert taken == ["trident"]
 
 
+SAMPLES = ROOT / "deploy" / "kubernetes" / "kserve" / "samples"
+_SHELF = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
+
+
+def test_runtimes_and_samples_are_what_kserve_knows() -> None:
+    (shelf,) = _SHELF.findall((ROOT / "docs" / "models-on-demand.md").read_text())
+    texts = [shelf, *(path.read_text() for path in SAMPLES.iterdir())]
+    objects = [each for text in texts for each in yaml.safe_load_all(text)]
+    objects += [manifests(name).one("ClusterServingRuntime") for name in ("kserve", "kserve-gpu")]
+    assert {each["kind"] for each in objects} == {
+        "InferenceService",
+        "ClusterServingRuntime",
+        "LocalModelCache",
+        "LocalModelNodeGroup",
+    }
+    assert refused_by_kserve(objects) == []
+    wrong = {**objects[0], "spec": {"predictor": {"modell": {}}, "canary": [{"trafficPercent": 10}]}}
+    assert [line.partition(" ")[0] for line in refused_by_kserve([wrong])] == [
+        "shelf.spec.predictor",
+        "shelf.spec.canary[0]",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "scheme", "model"),
-    [("s3", "s3://", "digits"), ("grpc", "s3://", "digits"), ("gs-keda", "gs://", "simple")],
+    [
+        ("s3", "s3://", "digits"),
+        ("grpc", "s3://", "digits"),
+        ("gs-keda", "gs://", "simple"),
+        ("canary", "s3://", "digits"),
+        ("oci", "oci+native://", "digits"),
+        ("logger", "s3://", "digits"),
+    ],
 )
 def test_sample_service_uses_the_runtime(name: str, scheme: str, model: str) -> None:
     service, _ = _sample(name)
@@ -425,10 +456,44 @@ def test_sample_service_uses_the_runtime(name: str, scheme: str, model: str) -> 
     assert asked["storageUri"].startswith(scheme)
 
 
-def test_sample_service_of_grpc_names_its_port() -> None:
+def test_service_of_many_models_replaces_the_repository() -> None:
+    """KServe adds a service's arguments to those of the runtime, and replaces variables by name."""
+    (shelf,) = _SHELF.findall((ROOT / "docs" / "models-on-demand.md").read_text())
+    asked, container = yaml.safe_load(shelf)["spec"]["predictor"]["model"], manifests("kserve").container
+    variables = {each["name"]: each["value"] for each in (*container["env"], *asked["env"])}
+    service = {"INFERENCE_SERVICE_NAME": "shelf"}
+    settings = read_settings([*container["args"][1:], *asked["args"]], {**variables, **service})
+    assert settings.model_repository == ("s3://models-of-mine/shelf",)
+    assert settings.model_control_mode == "demand"
+
+
+def test_sample_service_of_grpc_names_both_ports() -> None:
+    """KServe finds the port of gRPC by its name; the first is the service's port 80. The runtime has none to add."""
     service, _ = _sample("grpc")
-    (port,) = service["spec"]["predictor"]["model"]["ports"]
-    assert (port["name"], port["containerPort"]) == ("h2c", manifests("kserve").settings.grpc_port)
+    rest, grpc = service["spec"]["predictor"]["model"]["ports"]
+    runtime = manifests("kserve")
+    assert (grpc["name"], grpc["containerPort"]) == ("h2c", runtime.settings.grpc_port)
+    assert (rest["name"], rest["containerPort"]) == ("http", runtime.settings.http_port)
+    assert "ports" not in runtime.container
+
+
+def test_canary_is_what_kserves_webhook_admits() -> None:
+    service, _ = _sample("canary")
+    spec = service["spec"]
+    assert service["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
+    (canary,) = spec["canary"]
+    assert 0 <= canary["trafficPercent"] <= 100
+    asked = canary["predictor"]
+    assert set(asked) == {"name", "minReplicas", "model"}
+    assert asked["minReplicas"] <= spec["predictor"]["minReplicas"]
+    named = {**asked["model"], "storageUri": spec["predictor"]["model"]["storageUri"]}
+    assert named == {**spec["predictor"]["model"], "name": manifests("kserve").container["name"]}
+
+
+def test_logged_headers_are_written_as_go_has_them() -> None:
+    """KServe's agent compares them as text."""
+    headers = _sample("logger")[0]["spec"]["predictor"]["logger"]["metadataHeaders"]
+    assert headers == [name.title() for name in headers]
 
 
 def test_sample_service_is_autoscaled() -> None:
@@ -449,7 +514,7 @@ def test_transformer_calls_the_server_in_its_pod() -> None:
     validate(
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [server, transformer]}}
     )
-    settings = read_settings(server["args"][1:], {})
+    settings = read_settings(server["args"][1:], {"INFERENCE_SERVICE_NAME": service["metadata"]["name"]})
     assert f"--predictor_host=localhost:{settings.http_port}" in transformer["args"]
     assert settings.single_model == service["metadata"]["name"]
     assert server["readinessProbe"]["httpGet"]["port"] == settings.http_port
@@ -457,8 +522,7 @@ def test_transformer_calls_the_server_in_its_pod() -> None:
 
 
 def test_model_cache_is_for_the_models_of_the_sample() -> None:
-    path = ROOT / "deploy" / "kubernetes" / "kserve" / "samples" / "model-cache.yaml"
-    group, cache = yaml.safe_load_all(path.read_text())
+    group, cache = yaml.safe_load_all((SAMPLES / "model-cache.yaml").read_text())
     assert cache["spec"]["sourceModelUri"] == _sample("s3")[0]["spec"]["predictor"]["model"]["storageUri"]
     assert cache["spec"]["nodeGroups"] == [group["metadata"]["name"]]
     claim, volume = group["spec"]["persistentVolumeClaimSpec"], group["spec"]["persistentVolumeSpec"]
@@ -468,8 +532,7 @@ def test_model_cache_is_for_the_models_of_the_sample() -> None:
 
 def _sample(name: str) -> tuple[Object, Object]:
     """An InferenceService and the metric of its autoscaler."""
-    path = ROOT / "deploy" / "kubernetes" / "kserve" / "samples" / f"{name}.yaml"
-    service: Object = yaml.safe_load(path.read_text())
+    service: Object = yaml.safe_load((SAMPLES / f"{name}.yaml").read_text())
     metrics = service["spec"]["predictor"].get("autoScaling", {}).get("metrics", [])
     return service, metrics[0]["external"]["metric"] if metrics else {}
 

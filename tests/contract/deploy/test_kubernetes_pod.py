@@ -29,8 +29,6 @@ KEYS = {"AWS_ACCESS_KEY_ID": "emulator", "AWS_SECRET_ACCESS_KEY": "emulator"}
 # --- the container of a pod as a process of this machine, with its command and environment
 
 
-# KServe replaces `{{.Name}}` with it.
-SERVICE = "digits"
 _PLATFORMS = ("AIP_", "AWS_", "CLOUDSDK_", "GCE_", "GOOGLE_", "SAGEMAKER_", "STORAGE_", "TRIDENT_", "TRITON_")
 _NO_MACHINE = {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
 
@@ -75,7 +73,6 @@ class KubernetesPod(ServerProcess):
 
     def _mapped(self, text: str) -> str:
         """A value, or an argument with a value, mapped to this machine."""
-        text = text.replace("{{.Name}}", SERVICE)
         name, equals, value = text.rpartition("=") if text.startswith("--") else ("", "", text)
         if value.isdigit() and int(value) in self._ports and (not name or name.endswith("-port")):
             value = str(self._ports[int(value)])
@@ -146,6 +143,6 @@ def test_pod_serves_models_from_a_volume_and_answers_kedas_query(tmp_path: Path)
 @pytest.mark.parametrize("folder", [MODELS, MODELS / "digits"], ids=["a repository", "one model"])
 def test_kserve_pod_serves(tmp_path: Path, folder: Path) -> None:
     stack = manifests("kserve")
-    with KubernetesPod(stack, tmp_path, {"/mnt/models": folder}) as pod:
+    with KubernetesPod(stack, tmp_path, {"/mnt/models": folder}, INFERENCE_SERVICE_NAME="digits") as pod:
         assert_serves(pod, stack)
         pod.kill()  # another test covers the drain

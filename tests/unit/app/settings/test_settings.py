@@ -544,6 +544,16 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
+def test_kserve_names_a_single_model_that_has_no_other_name() -> None:
+    def found(*arguments: str) -> tuple[str, bool]:
+        given = settings(*arguments, INFERENCE_SERVICE_NAME="digits")
+        return given.single_model, given.any_layout
+
+    assert found() == ("digits", True)
+    assert found("--single-model=cat") == ("cat", True)
+    assert found("--model-repository=/other") == ("", False)
+
+
 def test_sagemaker_is_detected_by_its_directory(container: Container) -> None:
     container.holds("cat/1/model.onnx", "code/inference.py")
     found = container.settings()
