@@ -178,7 +178,7 @@ class GpuReading:
 
 def read_gpu(settings: ServerSettings, backends: Collection[str] | None) -> GpuReading:
     """Load the driver and the frameworks of `backends`, or without them those that are installed; takes seconds."""
-    support = device_support(BUILT_IN if backends is None else backends)
+    support = device_support(BUILT_IN if backends is None else backends, settings.backend_settings)
     if backends is None:
         support = {name: found for name, found in support.items() if isinstance(found, DeviceSupport)}
     usable = gpu_ids(settings.min_supported_compute_capability)
@@ -217,11 +217,11 @@ def _driver_line(reading: GpuReading, asked: str) -> Line:
 
 def _provider_line(state: ProviderState, has_gpu: bool, asked: str) -> Line:
     if state.installed and not state.problem:
-        return _GPU.ok(state.name, "its libraries load")
+        return _GPU.ok(state.name, state.devices or "its libraries load")
     is_for_gpus = state.name.startswith("CUDA")
     if state.installed:
         level = Severity.FAILED if is_for_gpus and (asked or has_gpu) else Severity.WARNING
-        return _GPU.line(level, state.name, f"cannot be loaded: {state.problem}", state.cure)
+        return _GPU.line(level, state.name, f"cannot be used: {state.problem}", state.cure)
     text = "not in this installation"
     if is_for_gpus and asked:
         return _GPU.failed(state.name, f"{text}{asked}", state.cure)

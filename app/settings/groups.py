@@ -86,9 +86,15 @@ def named_values(texts: Iterable[str]) -> dict[str, str]:
 
 
 def split_backend_setting(text: str) -> tuple[str, str, str]:
-    """Backend ("" for all), name and value of one value of --backend-config. Raises BadValue."""
+    """Backend ("" for all), name and value of one value of --backend-config. Raises BadValue.
+
+    Each `plugin=NAME=PATH` is a setting of its own, `plugin=NAME`.
+    """
     backend, comma, rest = text.partition(",") if "," in text else ("", "", text)
     name, equals, value = rest.partition("=")
+    if name == "plugin" and "=" in value:
+        plugin, _, value = value.partition("=")
+        name = f"plugin={plugin}"
     if (comma and not backend) or not (name and equals and value):
         raise BadValue(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
     return backend, name, value

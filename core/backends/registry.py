@@ -65,6 +65,7 @@ _PYTHON = "python"
 _PYTHON_FILE = "model.py"
 
 Settings = Mapping[str, str]
+_NO_SETTINGS: Mapping[str, Settings] = {}
 MakeBackend = Callable[[Settings], Backend]
 
 
@@ -79,10 +80,13 @@ def installed_backends() -> dict[str, MakeBackend]:
     return {name: partial(make, name) for name in BUILT_IN}
 
 
-def device_support(backends: Collection[str]) -> dict[str, DeviceSupport | NotInstalled]:
+def device_support(
+    backends: Collection[str], settings: Mapping[str, Settings] = _NO_SETTINGS
+) -> dict[str, DeviceSupport | NotInstalled]:
     """The devices that those of `backends` support which tell it, by name, or that a framework cannot be imported.
 
-    Imports the frameworks. A backend tells its support in the function `device_support` of its module.
+    Imports the frameworks. A backend tells its support in the function `device_support` of its module, which takes its
+    settings. `settings` are those of BackendRegistry.
     """
     found: dict[str, DeviceSupport | NotInstalled] = {}
     asked = set[object]()
@@ -92,7 +96,7 @@ def device_support(backends: Collection[str]) -> dict[str, DeviceSupport | NotIn
                 describe = getattr(_import(name), "device_support", None)
                 if describe is not None and describe not in asked:  # that of the framework below is asked once
                     asked.add(describe)
-                    found[name] = describe()
+                    found[name] = describe({**settings.get("", {}), **settings.get(name, {})})
         except NotInstalled as error:
             found[name] = error
     return found
@@ -242,14 +246,15 @@ def _install_hint(backend: str) -> str:
 class ProviderState:
     """One execution provider for a device other than the CPU.
 
-    `installed`: the framework was built with it. `problem` is the linker's message about its library, empty if the
-    library loads. `cure` says how to get the provider.
+    `installed`: the framework was built with it, or loads it as a plugin. `problem` is the linker's message about its
+    library, empty if the library loads. `cure` says how to get the provider, `devices` what a plugin runs on.
     """
 
     name: str
     installed: bool
     problem: str = ""
     cure: str = ""
+    devices: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,23 @@ from trident.core.backends.onnxruntime.batch_trial import rounding_margin, run_s
 from trident.core.backends.onnxruntime.graph import (
     DEFAULT_FILE,
     has_bounded_graph,
-    model_path,
     named_axes,
     signature_of,
     size_of_files,
 )
+from trident.core.backends.onnxruntime.packages import MANIFEST
+from trident.core.backends.onnxruntime.plugins import register
 from trident.core.backends.onnxruntime.providers import (
     CPU,
     CUDA,
+    NO_DEVICE_CURE,
+    PLUGIN,
     TENSORRT,
     ProviderRequest,
     accelerators_on_gpu,
     check_available,
+    described,
+    is_plugged,
     limited,
     provider_states,
     requested_providers,
@@ -66,7 +71,7 @@ from trident.core.config.problem import InvalidModelConfig, ModelSignature
 from trident.core.config.schema import ModelConfig, model_dims
 from trident.core.config.validate import separates_requests, validate_against_signature
 from trident.core.cuda import OLD_DRIVER_CURE
-from trident.core.errors import ModelLoadFailed
+from trident.core.errors import ModelLoadFailed, ServerError
 from trident.core.inference.tensors import shape_text
 
 _log = logging.getLogger("trident.backends")
@@ -80,14 +85,26 @@ _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 _pool_lock = threading.Lock()
 
 
-def device_support() -> DeviceSupport:
-    """The execution providers of ONNX Runtime, and whether their libraries load, which may take seconds."""
+def device_support(settings: Mapping[str, str]) -> DeviceSupport:
+    """The execution providers of ONNX Runtime, and whether their libraries load, which may take seconds.
+
+    `settings` are the backend's, which name plugins.
+    """
     available: Sequence[str] = onnxruntime.get_available_providers()
     _preload(available)
     states = provider_states(available, LIBRARIES)
     if CUDA in available and (problem := driver_problem()):
         others = (state for state in states if state.name != CUDA)
         states = [ProviderState(CUDA, True, problem, OLD_DRIVER_CURE), *others]
+    for setting, path in settings.items():
+        try:
+            plugins = register({setting: path})
+        except ServerError as error:
+            states.append(ProviderState(setting.replace("=", ":"), True, error.message, error.hint or ""))
+            continue
+        for name, devices in plugins.items():
+            problem = "" if devices else described(devices)
+            states.append(ProviderState(PLUGIN + name, True, problem, NO_DEVICE_CURE, described(devices)))
     return DeviceSupport(f"ONNX Runtime {onnxruntime.__version__}", states)
 
 
@@ -107,19 +124,22 @@ class OnnxRuntimeBackend:
         self._settings = settings
         self._cores = cores or available_cores()
         self._available: Sequence[str] = onnxruntime.get_available_providers()
-        self.supports_gpus = CUDA in self._available
         _preload(self._available)
+        self._plugins = register(settings)
+        plugged = (device for devices in self._plugins.values() for device in devices)
+        self.supports_gpus = CUDA in self._available or any(each.device.type.name == "GPU" for each in plugged)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         """The signature of the model in the version directory `path`, read from a temporary session.
 
         It is on the device that the configuration asks for, where the operators of the graph have their kernels.
         """
-        graph = self.inspection_session(path, config)
+        made = self._inspected(path, config)
+        graph = made.session
         signature = signature_of(graph, config.name)
         if isinstance(graph, DeclaredGraph) or (is_complete(config) and config.max_batch_size == 0):
             return signature
-        tried = _tried(config, path, graph, signature)
+        tried = _tried(config, made.file, graph, signature)
         # A written output of a model that does not batch fits what the graph declares.
         is_declared = config.max_batch_size == 0 and config.output
         return replace(tried, outputs=signature.outputs) if is_declared else tried
@@ -129,13 +149,18 @@ class OnnxRuntimeBackend:
 
         Raises a ServerError.
         """
+        return self._inspected(path, config).session
+
+    def _inspected(self, path: Path, config: ModelConfig) -> MadeSession:
         # Optimized as the graph that serves: folding constants shows ONNX Runtime dimensions that the file has not.
         plan = self._session_settings(config, threads=1)
         gpu = next((placement for placement in placements(config) if placement.kind is DeviceKind.GPU), None)
         providers = [ProviderRequest(CPU, {})]
+        if config.default_model_filename == MANIFEST:  # a variant may run on its provider only
+            providers = self._providers(config, gpu or next(iter(placements(config)), _INSPECTION))
         request = SessionRequest(config, path, gpu or _INSPECTION, plan, providers, is_inspection=True)
         if gpu is None:
-            return make_session(request).session
+            return make_session(request)
         request = replace(
             request,
             # They may name the memory of other devices; a load tries them.
@@ -144,11 +169,12 @@ class OnnxRuntimeBackend:
         )
         if CUDA in self._available:
             try:
-                return make_session(request).session
+                return make_session(request)
             except ModelLoadFailed:
                 if not any(each.name == "tensorrt" for each in accelerators_on_gpu(config)):
                     raise
-        return DeclaredGraph(request)
+        declared = DeclaredGraph(request)
+        return MadeSession(declared, {}, declared.file)
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for execution providers that do not exist or that this ONNX Runtime does not have."""
@@ -156,9 +182,9 @@ class OnnxRuntimeBackend:
             self._providers(config, placement)
 
     def weight_bytes(self, path: Path, config: ModelConfig) -> int:
-        """The bytes of the model's files; 0 with TensorRT, which makes weights smaller."""
+        """The bytes of the model's files; 0 with TensorRT, which makes weights smaller, and of a package's variants."""
         accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
-        if any(accelerator.name == "tensorrt" for accelerator in accelerators):
+        if config.default_model_filename == MANIFEST or any(each.name == "tensorrt" for each in accelerators):
             return 0
         return weight_bytes(path, config, DEFAULT_FILE)
 
@@ -170,14 +196,18 @@ class OnnxRuntimeBackend:
         config = context.config
         plan = self.plan(config, context)
         labels: dict[str, tuple[str, ...]] = {}
+        # The file of the graph on a device.
+        files: dict[str, Path] = {}
 
         def load(placement: Placement) -> Any:
-            session, found = self.session(config, context, placement, plan)
-            _check_signature(config, context.path, session)
+            session, found, file = self.session(config, context, placement, plan)
+            _check_signature(config, file, session)
             labels.update(found)
-            sizes = run_sizes(session, context.spec, placement) if placement.kind is DeviceKind.GPU else None
+            files[placement.device] = file
+            prepares = placement.kind is DeviceKind.GPU or is_plugged(config, placement)
+            sizes = run_sizes(session, context.spec, placement) if prepares else None
             if not separated and config.max_batch_size > 0:
-                tried = context.signature or _tried(config, context.path, session, signature_of(session, config.name))
+                tried = context.signature or _tried(config, file, session, signature_of(session, config.name))
                 fault = tried.batching_fault
                 separated.append(fault.seen if fault is not None and separates_requests(config, tried) else "")
             steady[placement.device] = None if any(separated) else sizes
@@ -196,8 +226,9 @@ class OnnxRuntimeBackend:
             # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
             may_run_inline = (
                 placement.kind is DeviceKind.CPU
+                and not is_plugged(config, placement)
                 and not config.model_operations.op_library_filename
-                and has_bounded_graph(model_path(context.path, config))
+                and has_bounded_graph(files[placement.device])
             )
             close: Callable[[], object] | None = None
             if session.get_providers()[0] == TENSORRT:
@@ -240,7 +271,7 @@ class OnnxRuntimeBackend:
         return make_session(SessionRequest(config, context.path, placement, own, providers))
 
     def _providers(self, config: ModelConfig, placement: Placement) -> list[ProviderRequest]:
-        providers = requested_providers(config, placement)
+        providers = requested_providers(config, placement, self._plugins)
         check_available(providers, self._available, config.name)
         return providers
 
@@ -254,13 +285,13 @@ class OnnxRuntimeBackend:
         return plan
 
 
-def _check_signature(config: ModelConfig, version: Path, session: Any) -> None:
+def _check_signature(config: ModelConfig, file: Path, session: Any) -> None:
     """Raise InvalidModelConfig if `config` contradicts the graph, and what a trial shows of its outputs."""
     name, signature = config.name, signature_of(session, config.name)
     problems = validate_against_signature(config, signature, name)
     if not problems:
         return
-    tried = _tried(config, version, session, signature)
+    tried = _tried(config, file, session, signature)
     if validate_against_signature(config, tried, name):
         raise InvalidModelConfig(problems, model=name)
     for declared, grown in zip(signature.outputs, tried.outputs, strict=True):
@@ -275,7 +306,7 @@ def _check_signature(config: ModelConfig, version: Path, session: Any) -> None:
             )
 
 
-def _tried(config: ModelConfig, version: Path, session: Any, signature: ModelSignature) -> ModelSignature:
+def _tried(config: ModelConfig, file: Path, session: Any, signature: ModelSignature) -> ModelSignature:
     """`signature` with what a trial shows of batches of the requests that `config` allows.
 
     Tensors that are not divided by rows say nothing. A library of operators may not bear made-up inputs, and execution
@@ -292,7 +323,7 @@ def _tried(config: ModelConfig, version: Path, session: Any, signature: ModelSig
         inputs = tuple(
             replace(each, shape=(*each.shape[:1], *dims[each.name])) if each.name in dims else each for each in inputs
         )
-    margin = rounding_margin(model_path(version, config))
+    margin = rounding_margin(file)
     rows = config.max_batch_size or 3
     tried = tried_signature(session, replace(signature, inputs=inputs), config.name, rows, margin)
     return replace(tried, inputs=signature.inputs)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trident.core.backends.model_files import boolean, field_of, integer, parameters_of
@@ -35,23 +36,33 @@ CURES = {
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """One execution provider with ONNX Runtime's options for it, and the line that is logged when it is active."""
+    """One execution provider with ONNX Runtime's options for it, and the line that is logged when it is active.
+
+    `device` is that of ONNX Runtime on which a plugin's provider runs.
+    """
 
     name: str
     options: dict[str, str]
     log_line: str = ""
+    device: Any = None
 
 
-def requested_providers(config: ModelConfig, placement: Placement) -> list[ProviderRequest]:
+def requested_providers(
+    config: ModelConfig, placement: Placement, plugins: Mapping[str, Sequence[Any]] = MappingProxyType({})
+) -> list[ProviderRequest]:
     """The providers for a session at `placement`, the preferred one first. The CPU provider is always the last.
 
-    Raises ConfigInvalid for unknown accelerators and parameters.
+    `plugins` are the devices of the plugins that are loaded, by name. Raises ConfigInvalid for unknown accelerators and
+    parameters, and ModelLoadFailed for a plugin without a device.
     """
-    accelerators = config.optimization.execution_accelerators
+    if is_plugged(config, placement):
+        return [_plugin_provider(config, placement, plugins), ProviderRequest(CPU, {})]
     requests: list[ProviderRequest] = []
     if placement.kind is DeviceKind.GPU:
         requests += _gpu_providers(config, placement.device_id)
-    for accelerator in accelerators.cpu_execution_accelerator:
+    for accelerator in config.optimization.execution_accelerators.cpu_execution_accelerator:
+        if accelerator.name.startswith(PLUGIN):
+            continue  # for the instances on the CPU
         if accelerator.name != "openvino":
             raise _unknown(accelerator.name)
         line = f"OpenVINO Execution Accelerator is set for '{config.name}' on CPU"
@@ -62,7 +73,7 @@ def requested_providers(config: ModelConfig, placement: Placement) -> list[Provi
 def check_available(requests: Sequence[ProviderRequest], available: Sequence[str], model_name: str) -> None:
     """Raises ModelLoadFailed for a requested provider that the installed ONNX Runtime was built without."""
     for request in requests:
-        if request.name not in available:
+        if request.device is None and request.name not in available:
             raise ModelLoadFailed(
                 f"unable to load model '{model_name}', it needs {request.name}, which the installed ONNX Runtime "
                 f"does not have (it has {', '.join(available)})",
@@ -114,6 +125,67 @@ def _gpu_providers(config: ModelConfig, device_id: int) -> list[ProviderRequest]
     return [*requests, ProviderRequest(CUDA, cuda_options, line)]
 
 
+PLUGIN = "plugin:"
+"""The start of the name of an accelerator that is a plugin."""
+
+NO_DEVICE_CURE = "the plugin's documentation says what it needs: a driver, libraries, variables"
+
+
+def is_plugged(config: ModelConfig, placement: Placement) -> bool:
+    """Return True if the accelerator of the instances at `placement` is a plugin."""
+    return any(each.name.startswith(PLUGIN) for each in _accelerators(config, placement))
+
+
+def _accelerators(config: ModelConfig, placement: Placement) -> Sequence[Any]:
+    found = config.optimization.execution_accelerators
+    accelerators: Sequence[Any] = found.cpu_execution_accelerator
+    return accelerators if placement.kind is DeviceKind.CPU else accelerators_on_gpu(config)
+
+
+def _plugin_provider(
+    config: ModelConfig, placement: Placement, plugins: Mapping[str, Sequence[Any]]
+) -> ProviderRequest:
+    """The provider of a plugin: for an instance on the CPU its device of that kind, or else its first; for one on a GPU
+    that with its number.
+    """
+    accelerators = _accelerators(config, placement)
+    if len(accelerators) > 1:
+        names = ", ".join(f"'{each.name}'" for each in accelerators)
+        raise ConfigInvalid(f"a plugin stands alone, and these are requested: {names}", field=ACCELERATORS)
+    name = accelerators[0].name.removeprefix(PLUGIN)
+    if name not in plugins:
+        loaded = f"; it has {', '.join(plugins)}" if plugins else ""
+        raise ConfigInvalid(
+            f"the server has no plugin '{name}'{loaded}",
+            hint=f"start it with --backend-config=onnxruntime,plugin={name}=PATH",
+            field=ACCELERATORS,
+        )
+    of_kind = [each for each in plugins[name] if each.device.type.name == placement.kind.name]
+    if placement.kind is DeviceKind.CPU:
+        devices = of_kind[:1] or plugins[name][:1]
+    else:
+        devices = of_kind[placement.device_id :][:1]
+    if not devices:
+        raise ModelLoadFailed(
+            f"unable to load model '{config.name}', the plugin '{name}' has no device for {placement.device}: "
+            f"{described(plugins[name])}",
+            hint=NO_DEVICE_CURE,
+            model=config.name,
+            field=ACCELERATORS,
+        )
+    line = f"plugin '{name}' is set for '{config.name}': {described(devices)}"
+    return ProviderRequest(devices[0].ep_name, dict(accelerators[0].parameters), line, devices[0])
+
+
+def described(devices: Sequence[Any]) -> str:
+    """The providers of a plugin and their devices, as a person reads them."""
+    texts = [
+        f"{each.ep_name} {each.ep_metadata.get('version', '')} on {each.device.type.name} ({each.device.vendor})"
+        for each in devices
+    ]
+    return ", ".join(texts) or "no device on this machine"
+
+
 def accelerators_on_gpu(config: ModelConfig) -> Sequence[Any]:
     accelerators: Sequence[Any] = config.optimization.execution_accelerators.gpu_execution_accelerator
     return accelerators
@@ -122,7 +194,7 @@ def accelerators_on_gpu(config: ModelConfig) -> Sequence[Any]:
 def _unknown(name: str) -> ConfigInvalid:
     return ConfigInvalid(
         f"unknown Execution Accelerator '{name}' is requested",
-        hint="on GPUs 'tensorrt' and 'cuda', on CPUs 'openvino'",
+        hint="on GPUs 'tensorrt' and 'cuda', on CPUs 'openvino', on both 'plugin:NAME'",
         field=ACCELERATORS,
     )
 

@@ -32,6 +32,7 @@ from trident.core.backends.onnxruntime.graph import (
     without_links,
     without_zip_maps,
 )
+from trident.core.backends.onnxruntime.packages import MANIFEST, variant_of
 from trident.core.backends.onnxruntime.providers import (
     OPENVINO,
     TENSORRT,
@@ -262,7 +263,7 @@ def _entries(parameters: Mapping[str, str], names: tuple[str, ...]) -> dict[str,
 _log = logging.getLogger("trident.backends")
 
 # Levels of ONNX Runtime's own log.
-_VERBOSE, _FATAL = 0, 4
+_VERBOSE, SILENT = 0, 4
 # The folder of the weights that a model stores in other files; needed for a model that is not read from its file.
 _EXTERNAL_FILES = "session.model_external_initializers_file_folder_path"
 
@@ -301,10 +302,11 @@ class SessionRequest:
 
 
 class MadeSession(NamedTuple):
-    """A session of ONNX Runtime, and the labels of the outputs before which a ZipMap was left out."""
+    """A session of ONNX Runtime, the labels of the outputs before which a ZipMap was left out, and its graph's file."""
 
     session: Any
     labels: Mapping[str, tuple[str, ...]]
+    file: Path
 
 
 def make_session(request: SessionRequest) -> MadeSession:
@@ -314,7 +316,7 @@ def make_session(request: SessionRequest) -> MadeSession:
     if on_gpu and (problem := driver_problem()):
         raise ModelLoadFailed(f"unable to load model '{name}', {problem}", hint=OLD_DRIVER_CURE, model=name)
     capability = compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
-    path = model_path(request.version, config, capability)
+    request, path = _with_file(request, capability)
     wanted = {provider.name for provider in request.providers}
     if TENSORRT in wanted:
         preload_tensorrt()
@@ -352,6 +354,20 @@ def make_session(request: SessionRequest) -> MadeSession:
     return made
 
 
+def _with_file(request: SessionRequest, capability: str = "") -> tuple[SessionRequest, Path]:
+    """The file of the graph, and the request with what the file's package says of its sessions."""
+    config = request.config
+    path = model_path(request.version, config, capability)
+    if path.name != MANIFEST:
+        return request, path
+    variant = variant_of(path.parent, request.providers, _SESSION_ENTRIES, config.name)
+    log = _log.debug if request.is_inspection else _log.info
+    log("model '%s' is a package: variant '%s' for %s", config.name, variant.name, variant.provider)
+    own = {key: value for key, value in variant.session_entries.items() if key not in parameters_of(config)}
+    entries = {**request.settings.session_entries, **own}
+    return replace(request, settings=replace(request.settings, session_entries=entries)), variant.file
+
+
 class DeclaredGraph:
     """The inputs and outputs that the graph in a model file declares, by the methods of a session.
 
@@ -360,7 +376,8 @@ class DeclaredGraph:
 
     def __init__(self, request: SessionRequest) -> None:
         """Raises a ServerError."""
-        path = model_path(request.version, request.config)
+        request, self.file = _with_file(request)
+        path = self.file
         try:
             loaded = capi.InferenceSession(_session_options(request), str(path), True, False)
         except FAILURES as exc:
@@ -424,7 +441,7 @@ def run_options(settings: SessionSettings) -> Any:
     """Return the options of every run of a model's sessions."""
     options = onnxruntime.RunOptions()
     # A failed run raises, and the exception is logged where the request is answered. Here it would be logged twice.
-    options.log_severity_level = _FATAL
+    options.log_severity_level = SILENT
     # Without the number of a graph, a run on a binding asks for it by an exception: 27 µs (ONNX Runtime 1.31).
     options.add_run_config_entry("gpu_graph_id", "-1")
     for key, value in settings.run_entries.items():
@@ -432,11 +449,34 @@ def run_options(settings: SessionSettings) -> Any:
     return options
 
 
+class _OneRunAtATime(onnxruntime.InferenceSession):  # type: ignore[misc]
+    """A session of a provider that does not bear runs of several sessions at the same time."""
+
+    def run(self, *arguments: Any) -> Any:
+        with _one_run:
+            return super().run(*arguments)
+
+    def run_with_iobinding(self, *arguments: Any) -> None:
+        with _one_run:
+            super().run_with_iobinding(*arguments)
+
+
+_one_run = threading.Lock()
+# WebGPU's plugin, up to 0.4 at least, ends the process: github.com/microsoft/onnxruntime/issues/32561.
+_ALONE = frozenset({"WebGpuExecutionProvider"})
+
+
 def _session(request: SessionRequest, options: Any, model: Path | bytes) -> Any:
-    return onnxruntime.InferenceSession(
+    providers: list[tuple[str, dict[str, str]]] | None = [(each.name, each.options) for each in request.providers]
+    if request.providers[0].device is not None:
+        # ONNX Runtime adds the CPU's by itself. With both, it would ignore that of the options.
+        options.add_provider_for_devices([request.providers[0].device], request.providers[0].options)
+        providers = None
+    make = _OneRunAtATime if request.providers[0].name in _ALONE else onnxruntime.InferenceSession
+    return make(
         model,
         options,
-        providers=[(provider.name, provider.options) for provider in request.providers],
+        providers=providers,
         # With the fallback ONNX Runtime drops a provider that fails, and only prints a line.
         enable_fallback=0,
     )
@@ -465,10 +505,10 @@ def _session_of_file(request: SessionRequest, path: Path) -> MadeSession:
             LOCALE,
         )
     if not any(is_zipped(output.type) for output in session.get_outputs()):
-        return MadeSession(session, {})
+        return MadeSession(session, {}, path)
     cut = without_zip_maps(path.read_bytes() if changed is None else changed)
     if cut is None:
-        return MadeSession(session, {})
+        return MadeSession(session, {}, path)
     for output, labels in cut.labels.items():
         log(
             "the ZipMap before output '%s' of model '%s' is left out: the output is a tensor whose columns are the "
@@ -477,7 +517,7 @@ def _session_of_file(request: SessionRequest, path: Path) -> MadeSession:
             name,
             ", ".join(labels),
         )
-    return MadeSession(_session_of_bytes(request, cut.content, path), cut.labels)
+    return MadeSession(_session_of_bytes(request, cut.content, path), cut.labels, path)
 
 
 def _session_of_bytes(request: SessionRequest, content: bytes, path: Path) -> Any:
@@ -502,7 +542,7 @@ def _session_options(request: SessionRequest) -> Any:
         options.enable_mem_pattern = settings.enable_mem_pattern
     options.logid = request.config.name
     # As for runs: what fails raises, and is logged once.
-    level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else _FATAL
+    level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else SILENT
     options.log_severity_level = level
     # What belongs to no session has a log of its own, such as a warning for each session with CUDA that there is no
     # plug-in of that name.

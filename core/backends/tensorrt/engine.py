@@ -218,7 +218,7 @@ def _make_logger(module: Any, last: threading.local) -> Any:
     return Logger()
 
 
-def device_support() -> DeviceSupport:
+def device_support(settings: Mapping[str, str]) -> DeviceSupport:
     """Imports the package, which loads its libraries: ImportError, OSError."""
     return DeviceSupport(f"TensorRT {import_module('tensorrt').__version__}", ())
 

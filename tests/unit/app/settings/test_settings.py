@@ -212,6 +212,8 @@ def test_backend_settings_are_split_by_backend_and_the_last_value_counts() -> No
         "": {"default-max-batch-size": "8"},
         "python": {"path": "a=b,c"},
     }
+    plugins = split_backend_settings(["onnxruntime,plugin=a=/a.so", "onnxruntime,plugin=b=/b=b.so", "mine,plugin=c"])
+    assert plugins == {"onnxruntime": {"plugin=a": "/a.so", "plugin=b": "/b=b.so"}, "mine": {"plugin": "c"}}
     found = BackendsSettings(backend_config=("onnxruntime,a=b",), backend_directory="/backends").backend_settings
     assert found == {"": {"backend-directory": "/backends"}, "onnxruntime": {"a": "b"}}
     found = BackendsSettings(backend_config=("backend-directory=/mine",)).backend_settings

@@ -155,7 +155,7 @@ def old_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("old_driver")
 def test_doctor_reports_a_driver_that_is_too_old() -> None:
-    state = device_support().providers[0]
+    state = device_support({}).providers[0]
     assert (state.name, state.installed) == (CUDA, True)
     assert "580.65.06 or later is needed" in state.problem
 
