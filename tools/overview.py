@@ -23,6 +23,7 @@ from trident.tools.options import read_values
 
 # --- readings and what happened between two of them
 _BUSIEST = "/console/api/models?sort=requests_per_s-down&limit=200"
+_DEMAND = "/console/api/demand"
 # The reason of a model that is loaded when something asks for it begins so.
 _REGISTERED = "REGISTERED"
 _READY = "READY"
@@ -52,7 +53,7 @@ class Row:
 class Overview:
     """`problems` are the reasons why the server is not ready, or why a part is missing, and executions that run for
     long. `seconds` is the period that the rows cover, None for all since the start. `refused` requests are those of the
-    last minute, None if the server does not tell."""
+    last minute, `demand` are models on demand as the console shows them; both None if the server does not tell."""
 
     url: str
     ready: bool = False
@@ -60,6 +61,7 @@ class Overview:
     refused: int | None = None
     seconds: float | None = None
     models: tuple[Row, ...] = ()
+    demand: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Reading:
     index: Answer
     statistics: Answer
     console: Answer
+    demand: Answer
 
     @property
     def percentiles(self) -> dict[tuple[str, str], Mapping[str, Any]]:
@@ -98,7 +101,8 @@ def read(url: str, ask: Ask = ask, now: Callable[[], float] = time.monotonic) ->
     ready = ask("GET", f"{url}/v2/health/ready?verbose")
     index = ask("POST", f"{url}/v2/repository/index")
     statistics = ask("GET", f"{url}/v2/models/stats")
-    return Reading(now(), ready, index, statistics, ask("GET", f"{url}{_BUSIEST}"))
+    console, demand = (ask("GET", f"{url}{path}") for path in (_BUSIEST, _DEMAND))
+    return Reading(now(), ready, index, statistics, console, demand)
 
 
 def overview(url: str, reading: Reading, before: Reading | None = None) -> Overview:
@@ -125,6 +129,7 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
         problems=tuple(problems),
         refused=reading.refused,
         seconds=None if before is None else reading.at - before.at,
+        demand=reading.demand.document if reading.demand.status == _OK else None,
         models=tuple(
             replace(
                 _row(*key, *shown, counts.get(key, {}), earlier.get(key, {})),
@@ -183,6 +188,7 @@ _HEADINGS = ("model", "version", "state", "requests", "failed", "latency", "in q
 _OF_THE_CONSOLE = ("p50", "p99", "refused")
 _WORDS = 3  # the first columns, which begin on the left
 _NARROWEST = 8
+_SHOWN = 5
 _SLOWEST = "  <--"
 _CLEAR, _TOP_LEFT = "\033[2J", "\033[H"
 _BOLD, _PLAIN = "\033[1m", "\033[0m"
@@ -211,6 +217,8 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
     total = f"{ready} of {len(models)} versions ready{known}, {rate}, {failures} failed"
     refused = f"; {shown.refused} refused in the last minute" if shown.refused is not None else ""
     head = [f"{shown.url}: {state}; {total} {period}{refused}", *(f"  {text}" for text in shown.problems)]
+    if shown.demand is not None:
+        head += _demand_lines(shown.demand)
     ordered = sorted(models, key=_SORTS[sort])
     head += [f"  {row.model} {row.version}: {row.reason}" for row in ordered if row.reason not in ("", "unloaded")]
     if not ordered:
@@ -234,6 +242,21 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
     if len(ordered) > room:
         lines.append(f"... and {len(ordered) - room} more")
     return "\n".join(lines) + "\n"
+
+
+def _demand_lines(demand: Mapping[str, Any]) -> Iterable[str]:
+    """What is in memory, the models whose loads the first requests waited for longest, and what was let go last."""
+    used, budget = (demand[name] / 1e6 for name in ("resident_bytes", "budget_bytes"))
+    memory = f", {used:,.0f} of {budget:,.0f} MB" if budget else ""
+    loads = f"{demand['loads']} loads in the last minute, {demand['waiting']} requests wait for one"
+    yield f"  {demand['resident']} of {demand['registered']} models in memory{memory}; {loads}"
+    cold = [each for each in demand["models"] if each["cold_starts"]][:_SHOWN]
+    if cold:
+        starts = (f"{each['model']} {each['cold_starts']}, last {each['last_cold_s']:.2f} s" for each in cold)
+        yield f"  cold starts: {'; '.join(starts)}"
+    for each in demand["let_go"][:_SHOWN]:
+        at = time.strftime("%H:%M:%S", time.localtime(each["at"]))
+        yield f"  let go at {at}: {each['model']}, {each['bytes'] / 1e6:,.1f} MB, {each['text']}"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

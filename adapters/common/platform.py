@@ -6,9 +6,8 @@ variable TRIDENT_PLATFORMS names others. The server reads everything that is spe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,18 +79,12 @@ class PlatformSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The parts of the server for the application of a platform.
-
-    With HTTP workers, the models run in the processes that `process_ids` returns, and the workers share `folder`; in
-    one process both are None.
-    """
+    """The parts of the server for the application of a platform."""
 
     engine: Engine
     bridge: Bridge
     options: HttpOptions
     metrics_page: MetricsPage
-    folder: Path | None = None
-    process_ids: Callable[[], Sequence[int]] | None = None
 
 
 class Platform:

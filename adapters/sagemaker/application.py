@@ -33,8 +33,7 @@ from trident.adapters.sagemaker.invocations import (
     invoke,
     session_of,
 )
-from trident.adapters.sagemaker.model_states import ModelStates
-from trident.adapters.sagemaker.multi_model import LoadedModels, MemoryBudget, collection, member
+from trident.adapters.sagemaker.multi_model import LoadedModels, collection, member
 from trident.adapters.sagemaker.platform import (
     DEFAULT_MODEL,
     IN_FLIGHT_MB,
@@ -72,19 +71,8 @@ _GET_DELETE = frozenset({"GET", "DELETE"})
 class SageMakerEndpoint:
     """The state that the routes of one container share. Any thread."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        bridge: Bridge,
-        settings: SageMakerSettings,
-        memory: MemoryBudget | None = None,
-        states: ModelStates | None = None,
-    ) -> None:
-        """`memory` limits the models of a multi-model endpoint; without it the container's memory does, and no GPU's.
-        `states` are theirs; without it those of a container in one process.
-
-        Raises ConfigInvalid for settings that cannot be right.
-        """
+    def __init__(self, engine: Engine, bridge: Bridge, settings: SageMakerSettings) -> None:
+        """Raises ConfigInvalid for settings that cannot be right."""
         self.settings = settings
         self.response_types = ResponseTypes(settings)
         self._default_model = DefaultModel(
@@ -92,7 +80,7 @@ class SageMakerEndpoint:
         )
         self._loaded: LoadedModels | None = None
         if settings.multi_model:
-            self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine(), states)
+            self._loaded = LoadedModels(engine, settings.models_root)
 
     def default_model(self) -> ServedModel:
         """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.find`."""
@@ -199,13 +187,11 @@ def _stream(endpoint: SageMakerEndpoint, application: V2Application, environ: En
 
 
 def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
-    archive = environ.get(_TARGET_MODEL, "")
     name = unquote(model)
-    with endpoint.loaded_models().invocation(name, archive):
-        served = application.engine.model(name)
-        return _in_session(
-            endpoint, environ, served, lambda: invoke(application, environ, served, endpoint.response_types)
-        )
+    models = endpoint.loaded_models()
+    served = application.engine.model(name)
+    models.note_archive(name, environ.get(_TARGET_MODEL, ""))
+    return _in_session(endpoint, environ, served, lambda: invoke(application, environ, served, endpoint.response_types))
 
 
 def _shown(route: Route) -> str:
@@ -233,15 +219,9 @@ class SageMakerApplication(V2Application):
         bridge: Bridge,
         settings: SageMakerSettings,
         metrics_page: MetricsPage,
-        *,
-        memory: MemoryBudget | None = None,
-        states: ModelStates | None = None,
     ) -> None:
-        """`memory` and `states` are those of the models of a multi-model endpoint.
-
-        Raises ConfigInvalid for settings that cannot be right.
-        """
-        endpoint = SageMakerEndpoint(engine, bridge, settings, memory, states)
+        """Raises ConfigInvalid for settings that cannot be right."""
+        endpoint = SageMakerEndpoint(engine, bridge, settings)
         routes = endpoint_routes(endpoint, metrics_page)
         self._named = {route.name: route for route in routes}
         self._is_multi_model = settings.multi_model

@@ -19,7 +19,7 @@ from trident.core.errors import ConfigInvalid, InvalidRequest
 from trident.core.observability.log import escaped
 from trident.core.repository.config import read_config
 from trident.core.repository.layouts import AnyLayoutSource, FolderShape, can_be_model, folder_shape
-from trident.core.repository.repository import ModelDirectory, select_versions, version_number
+from trident.core.repository.repository import ModelDirectory
 from trident.core.repository.sources import LocalSource
 
 DEEPEST = 32
@@ -28,30 +28,16 @@ DEEPEST = 32
 _SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFolder:
-    """One model: `config` as written (empty without a file), and the `weight_bytes` of the files that it will load."""
-
-    path: Path
-    config: ModelConfig
-    weight_bytes: int
-
-
-def find_model(folder: Path) -> ModelFolder:
-    """Find the model in `folder`. Blocks on the disk.
+def find_model(folder: Path) -> Path:
+    """Find the folder of the model in `folder`. Blocks on the disk.
 
     Raises InvalidRequest if there is no model or the choice is ambiguous, and for files that may not be read: links
     that lead out of `folder`, devices, pipes. Raises ConfigInvalid for a malformed configuration.
     """
     files = list_files(folder)
     if folder_shape(files) is not FolderShape.REPOSITORY:
-        config = _config(folder)
-        return ModelFolder(folder, config, _weight_bytes(config, files))
-    name = _only_model(folder, files)
-    config = _config(folder / name)
-    # An ensemble has no weights: its parts are in the other folders.
-    own = files if _is_ensemble(config) else _below(files, name)
-    return ModelFolder(folder / name, config, _weight_bytes(config, own))
+        return folder
+    return folder / _only_model(folder, files)
 
 
 def list_files(folder: Path) -> dict[str, int]:
@@ -147,17 +133,6 @@ def _below(files: Mapping[str, int], folder: str) -> dict[str, int]:
     """The files in `folder`, by their paths relative to it."""
     prefix = f"{folder}/"
     return {path.removeprefix(prefix): size for path, size in files.items() if path.startswith(prefix)}
-
-
-def _weight_bytes(config: ModelConfig, files: Mapping[str, int]) -> int:
-    """The bytes of the versions that will be loaded, or of all files if there is no such version."""
-    tops = {path.partition("/")[0] for path in files if "/" in path}
-    available = sorted(number for top in tops if (number := version_number(top)) is not None)
-    try:
-        wanted = {str(number) for number in select_versions(config, available, config.name)}
-    except ConfigInvalid:  # there are no version directories, or the engine will refuse the model
-        return sum(files.values())
-    return sum(size for path, size in files.items() if path.partition("/")[0] in wanted)
 
 
 def _listed(names: list[str]) -> str:

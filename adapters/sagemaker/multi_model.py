@@ -1,4 +1,5 @@
-"""The models of a multi-model endpoint: loaded, unloaded and listed, one change at a time for each model.
+"""The models of a multi-model endpoint, which the platform loads, unloads and lists. They are models on demand outside
+the repositories; a load pins one, an unload lets it go.
 
 A model is tracked and served under the name that the platform gives it, an opaque hash, because two archives may hold
 models with the same name in their configurations. Only an invocation tells the key of the archive, so the log names it
@@ -11,30 +12,20 @@ import base64
 import binascii
 import logging
 import os
-import uuid
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, unquote
 
-import orjson
-
-from trident.adapters.sagemaker.layout import ModelFolder, find_model
-from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates
+from trident.adapters.sagemaker.layout import find_model
 from trident.core.engine.protocol import Engine
-from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, ServerError
 from trident.core.http.application import V2Application
 from trident.core.http.body import read_object
 from trident.core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
-from trident.core.lifecycle.memory import MemoryLedger, MemoryReading, Need, Reservations
+from trident.core.lifecycle.state import Phase
 from trident.core.memo import Memo
-from trident.core.observability.hardware import MemoryState, host_memory, resident_bytes, trim_heap
 from trident.core.observability.log import escaped
-from trident.core.repository.cache import FileLock, lock_exclusive, try_lock_exclusive
 
 LONGEST_NAME = 255
 """Bytes, the limit of file systems."""
@@ -121,95 +112,69 @@ _log = logging.getLogger("trident.sagemaker")
 PAGE = 100
 """The models on a page of the list, unless the request gives a limit."""
 _ARCHIVES_AT_MOST = 10_000
+_PAUSE_S = 0.02
+# The platform waits 60 for a load.
+_ENGINE_SECONDS = 30.0
+_COMING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
 
 
 class LoadedModels:
-    """Loads, unloads and lists models. Any native thread; `invocation` on the hub, too.
-
-    Changes to one model wait for each other; changes to different models do not.
+    """Loads, unloads and lists models. The engine knows which there are, by the name and the url of their load. Any
+    native thread; `note_archive` on the hub, too.
     """
 
-    def __init__(
-        self, engine: Engine, models_root: str, memory: MemoryBudget, states: ModelStates | None = None
-    ) -> None:
-        """`models_root` is the folder that the platform unpacks archives into. `states` are by default those of a
-        container in one process.
-        """
+    def __init__(self, engine: Engine, models_root: str) -> None:
+        """`models_root` is the folder that the platform unpacks archives into."""
         self._engine = engine
         self._models_root = models_root
-        self._memory = memory
-        self._states = states or ModelStates(engine)
         # The keys of archives by the names of models, as invocations gave them.
         self._archives: Memo[str, str] = Memo(_ARCHIVES_AT_MOST)
 
     def load(self, name: str, url: str) -> None:
-        """Load the model in the folder `url` and track it as `name`. Blocks until it serves.
+        """Load the model in the folder `url` and pin it as `name`. Blocks until it serves.
 
         Raises InvalidRequest for a bad name, url or folder, AlreadyLoaded, OutOfMemory before or during the load, or
         the engine's ServerError. After an error the model is unknown again.
         """
         check_name(name)
         check_url(url, self._models_root)
-        self._states.begin_load(name, url)
+        # The container is live, and gets requests to load, before its engines have started.
+        until = time.monotonic() + _ENGINE_SECONDS
+        while self._engine.phase().name in _COMING and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
         try:
-            folder = find_model(folder_of(url, self._models_root))
-            with self._memory.reservation(name, url, folder):
-                self._engine.load_directory(name, str(folder.path))
-        except BaseException as error:
-            self._states.settle(name, None)
+            self._engine.load_directory(name, str(find_model(folder_of(url, self._models_root))), url)
+        except ServerError as error:
             _log.warning(
-                "model '%s' was not loaded from %s: %s",
-                escaped(name),
-                self._origin(name, url),
-                _reason_of(error),
+                "model '%s' was not loaded from %s: %s", escaped(name), self._origin(name, url), error.message.strip()
             )
             raise
-        self._states.settle(name, LoadedModel(name, url))
         _log.info("model '%s' was loaded from %s", escaped(name), self._origin(name, url))
 
     def unload(self, name: str) -> None:
         """Unload the model after its requests in flight are answered. Blocks until its memory is free.
 
-        Waits for a load of the model that is in progress. If another thread is unloading it, returns when that thread
-        is done. Raises ModelNotFound, or the engine's ServerError; then the model stays loaded.
+        Raises ModelNotFound, or the engine's ServerError.
         """
-        model = self._states.begin_unload(name)
-        if model is None:
-            return
-        try:
-            self._states.await_invocations(name)
-            self._engine.unload_model(name, True, wait=True)
-        except BaseException as error:
-            self._states.settle(name, model)
-            origin = self._origin(name, model.url)
-            _log.warning("model '%s' from %s was not unloaded: %s", escaped(name), origin, _reason_of(error))
-            raise
-        self._memory.give_back()
-        self._states.settle(name, None)
-        _log.info("model '%s' from %s was unloaded", escaped(name), self._origin(name, model.url))
+        url = self.url(name)
+        self._engine.unload_model(name, True, wait=True)
+        _log.info("model '%s' from %s was unloaded", escaped(name), self._origin(name, url))
 
-    def get(self, name: str) -> LoadedModel:
-        """The model if it serves. Raises ModelNotFound for one that is unknown, being loaded or being unloaded."""
-        return self._states.get(name)
+    def url(self, name: str) -> str:
+        """The url that the model was loaded from. Raises ModelNotFound."""
+        found = self._engine.directories().get(name)
+        if found is None:
+            raise ModelNotFound(f"model '{escaped(name)}' is not loaded", hint="load it with POST /models", model=name)
+        return found
 
-    @contextmanager
-    def invocation(self, name: str, archive: str = "") -> Iterator[None]:
-        """Keep the model loaded inside the context. Does not block.
+    def note_archive(self, name: str, archive: str) -> None:
+        """Note the key of the model's archive for the log; "" if the caller of an invocation did not name it."""
+        if archive and self._archives.get(name) != archive:
+            self._archives[name] = archive
+            _log.info("model '%s' is the one from the archive '%s'", escaped(name), escaped(archive))
 
-        Without it an unload could come between the requests of one invocation. `archive` is the key of the model's
-        archive, empty if the caller did not name it; only the log needs it. Raises ModelNotFound.
-        """
-        model = self._states.begin_invocation(name)
-        try:
-            if archive and self._archives.get(name) != archive:
-                self._archives[name] = archive
-                _log.info("model '%s' is the one from %s", escaped(name), self._origin(name, model.url))
-            yield
-        finally:
-            self._states.end_invocation(name)
-
-    def names_after(self, token: str | None, limit: int = PAGE) -> tuple[list[LoadedModel], str | None]:
-        """A page of at most `limit` loaded models, sorted by name, and the token of the next page; None at the end.
+    def page(self, token: str | None, limit: int = PAGE) -> tuple[list[tuple[str, str]], str | None]:
+        """At most `limit` names with their urls, sorted, and the token of the next page; None at the end.
 
         A page begins after the name that its token encodes, whatever was loaded or unloaded since. So a model that
         stays loaded is listed exactly once. None and "" stand for the first page. Raises InvalidRequest.
@@ -217,21 +182,15 @@ class LoadedModels:
         if limit < 1:
             raise InvalidRequest(f"limit must be at least 1, not {limit}")
         after = _name_of(token) if token else ""
-        loaded = self._states.loaded()
-        names = sorted(loaded)
-        begin = bisect_right(names, after)
-        page = [loaded[name] for name in names[begin : begin + limit]]
-        is_last = begin + limit >= len(names)
-        return page, None if is_last else base64.urlsafe_b64encode(page[-1].name.encode()).decode().rstrip("=")
+        found = sorted(item for item in self._engine.directories().items() if item[0] > after)
+        page = found[:limit]
+        is_last = len(found) <= limit
+        return page, None if is_last else base64.urlsafe_b64encode(page[-1][0].encode()).decode().rstrip("=")
 
     def _origin(self, name: str, url: str) -> str:
         """The url, and the key of the archive if an invocation has named it, for the log."""
         archive = self._archives.get(name)
         return escaped(f"{url} (archive '{archive}')" if archive else url)
-
-
-def _reason_of(error: BaseException) -> str:
-    return error.message.strip() if isinstance(error, ServerError) else repr(error)
 
 
 def _name_of(token: str) -> str:
@@ -272,7 +231,7 @@ def member(models: Models, application: V2Application, environ: Environ, model: 
     if environ["REQUEST_METHOD"] == "DELETE":
         application.bridge.run_long(loaded.unload, name)
         return empty_reply(TEXT)
-    return json_reply(_described(application.bridge.run(loaded.get, name)))
+    return json_reply(_described(name, application.bridge.run(loaded.url, name)))
 
 
 def _load(loaded: LoadedModels, application: V2Application, environ: Environ) -> Reply:
@@ -296,157 +255,12 @@ def _page(loaded: LoadedModels, application: V2Application, environ: Environ) ->
     if not (limit.isascii() and limit.isdigit() and len(limit) <= _LONGEST_NUMBER):
         raise InvalidRequest("'limit' must be a whole number from 1")
     token = query.get("next_page_token", [None])[0]
-    page, following = application.bridge.run(loaded.names_after, token, int(limit))
-    body: dict[str, object] = {"models": [_described(one) for one in page]}
+    page, following = application.bridge.run(loaded.page, token, int(limit))
+    body: dict[str, object] = {"models": [_described(*one) for one in page]}
     if following is not None:
         body["nextPageToken"] = following
     return json_reply(body)
 
 
-def _described(one: LoadedModel) -> dict[str, str]:
-    return {"modelName": one.name, "modelUrl": one.url}
-
-
-# The memory budget. On a 507 the platform unloads another model and tries again. A container that the kernel kills
-# loses all its models, so a load is refused while some memory is still free. The memory of GPUs is in the ledger of
-# the engine. Source: docs/spec/sagemaker.md sections A5, B4 (Triton searches the texts of errors, after the allocation
-# failed) and C.
-
-
-HOST = "container"
-_MIB = 1 << 20
-# The peak memory of a load for each byte of the model's files. ONNX Runtime 1.31 copies one matrix after another: 1.1
-# was measured for 16 matrices of 16 MiB, 2.0 for one matrix of 256 MiB, and 1.0 after the load.
-HOST_FACTOR = 1.5
-HOST_EXTRA = 16 * _MIB
-
-
-class MemoryBudget(MemoryLedger):
-    """Admits loads while there is memory for them in the container."""
-
-    def __init__(
-        self,
-        host: Callable[[], MemoryState | None] = host_memory,
-        *,
-        resident: Callable[[], int] = resident_bytes,
-        trim: Callable[[], None] = trim_heap,
-        others: Reservations | None = None,
-    ) -> None:
-        """`resident` is what the processes with the models use, `trim` returns freed memory to the system, and `others`
-        is what other front ends load.
-        """
-
-        def read(devices: Collection[str]) -> dict[str, MemoryReading]:
-            state = host()
-            return {} if state is None else {HOST: MemoryReading(state.total, state.free, resident())}
-
-        super().__init__(read, {HOST: ""}, trim=trim, others=others)
-
-    @classmethod
-    def of_machine(cls, *, limit: int | None = None) -> MemoryBudget:
-        """The budget of this container. `limit`: the most bytes for this process, if less than the container's."""
-        return cls(partial(_limited_memory, limit, resident_bytes))
-
-    @classmethod
-    def of_engines(cls, resident: Callable[[], int], others: Reservations, *, limit: int | None = None) -> MemoryBudget:
-        """The budget of a front end, whose engines' processes use `resident` bytes, in this container.
-
-        The engines return freed memory to the system themselves.
-        """
-        return cls(partial(_limited_memory, limit, resident), resident=resident, trim=lambda: None, others=others)
-
-    @contextmanager
-    def reservation(self, name: str, url: str, model: ModelFolder) -> Iterator[None]:
-        """Reserve memory for `model` while the caller loads it inside the context, and measure what the load used.
-
-        Raises OutOfMemory on entry if the memory is too short already. Waits only for other loads whose reservations
-        leave too little.
-        """
-        with self.load(name, url, {HOST: int(model.weight_bytes * HOST_FACTOR) + HOST_EXTRA}):
-            yield
-
-
-def _limited_memory(limit: int | None, resident: Callable[[], int]) -> MemoryState | None:
-    state = host_memory()
-    if limit is None:
-        return state
-    own = MemoryState(limit, max(0, limit - resident()))
-    return own if state is None or own.free < state.free else state
-
-
-@dataclass(frozen=True, slots=True)
-class _Reservation:
-    lock: FileLock
-    changes: int
-
-
-class SharedReservations(Reservations):
-    """One file for each load, locked by the front end that makes it: the lock of one that has died is free.
-
-    `changes` counts what this and the other front ends reserve, and free.
-    """
-
-    pause_s = 0.1
-
-    def __init__(self, folder: Path) -> None:
-        """Make `folder` if it does not exist; all front ends of the server have the same."""
-        self._folder = folder
-        folder.mkdir(mode=0o700, exist_ok=True)
-        # Those of this process: what it changes itself it knows.
-        self._own: set[Path] = set()
-        self._own_changes = 0
-
-    @contextmanager
-    def admission(self) -> Iterator[None]:
-        lock = lock_exclusive(self._folder / "admission")
-        try:
-            yield
-        finally:
-            lock.release()
-
-    def needs(self) -> list[Need]:
-        found = []
-        for path in self._folder.glob("*.load"):
-            if path in self._own:
-                continue
-            lock = try_lock_exclusive(path)
-            if lock is not None:  # its process has died
-                path.unlink(missing_ok=True)
-                lock.release()
-            else:
-                found.append(orjson.loads(path.read_bytes()))
-        return found
-
-    def reserve(self, need: Need) -> Any:
-        path = self._folder / f"{uuid.uuid4().hex}.load"
-        lock = lock_exclusive(path)
-        path.write_bytes(orjson.dumps(dict(need)))
-        self._own.add(path)
-        self._count()
-        return _Reservation(lock, self._others_changes())
-
-    def release(self, reservation: Any) -> bool:
-        was_undisturbed = bool(self._others_changes() == reservation.changes)
-        self._own.discard(reservation.lock.path)
-        reservation.lock.path.unlink(missing_ok=True)
-        reservation.lock.release()
-        self._count()
-        return was_undisturbed
-
-    def disturb(self) -> None:
-        with self.admission():
-            self._count()
-
-    def _count(self) -> None:
-        changes = self._changes() + 1
-        (self._folder / "changes").write_text(str(changes))
-        self._own_changes += 1
-
-    def _changes(self) -> int:
-        try:
-            return int((self._folder / "changes").read_text())
-        except FileNotFoundError:
-            return 0
-
-    def _others_changes(self) -> int:
-        return self._changes() - self._own_changes
+def _described(name: str, url: str) -> dict[str, str]:
+    return {"modelName": name, "modelUrl": url}

@@ -100,7 +100,7 @@ class BatchStrategy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SageMakerSettings(PlatformSettings):
-    """`max_payload_mb` 0 means bodies of any size, in chunks; `memory_limit_mb` 0 means the container's memory.
+    """`max_payload_mb` 0 means bodies of any size, in chunks.
 
     `sessions`: whether sessions are sequences; None for those of models with a sequence batcher.
     """
@@ -117,7 +117,6 @@ class SageMakerSettings(PlatformSettings):
     session_expiration_s: int = _SESSION_S
     model_root: str = "/opt/ml/model"
     models_root: str = "/opt/ml/models"
-    memory_limit_mb: int = 0
 
     def describe(self) -> list[SettingRow]:
         """The rows of the table at the start; ports and folders are in the table of the server's options."""
@@ -328,7 +327,7 @@ def _defaults(settings: SageMakerSettings) -> list[OptionText]:
         "allow-http": "false",
         "allow-grpc": "false",
         "allow-metrics": "false",
-        "model-control-mode": "explicit",
+        "model-control-mode": "demand" if settings.multi_model else "explicit",
         "exit-timeout-secs": _EXIT_TIMEOUT,
         "shutdown-grace-secs": "0",
         "http-max-input-size": str(_BATCH_BODY if settings.batch else _REAL_TIME_BODY),
@@ -394,9 +393,6 @@ class SageMakerOptions:
         "Directory into which SageMaker unpacks the model of an endpoint.", own=True)
     sagemaker_models_root: str = option("/opt/ml/models", FOLDER,
         "Directory into which SageMaker unpacks the models of a multi-model endpoint.", own=True)
-    sagemaker_memory_limit_mb: int = option(0, integer(0),
-        "Memory limit in megabytes of a multi-model endpoint's server, if lower than the "
-        "container's; 0: the container's.", own=True)
 # fmt: on
 
 
@@ -444,7 +440,6 @@ class SageMaker(Platform):
             model_root=options.sagemaker_model_root,
             models_root=options.sagemaker_models_root,
             thread_count=options.sagemaker_thread_count,
-            memory_limit_mb=options.sagemaker_memory_limit_mb,
         )
         if not on_platform:
             return settings
@@ -464,19 +459,5 @@ class SageMaker(Platform):
 
     def application(self, settings: SageMakerSettings, host: Host) -> V2Application:
         from trident.adapters.sagemaker.application import SageMakerApplication
-        from trident.adapters.sagemaker.model_states import ModelStates
-        from trident.adapters.sagemaker.multi_model import MemoryBudget, SharedReservations
-        from trident.core.observability.hardware import resident_bytes
 
-        memory: MemoryBudget | None = None
-        states: ModelStates | None = None
-        limit = settings.memory_limit_mb * 1_000_000 or None
-        if settings.multi_model and host.folder is not None and (process_ids := host.process_ids) is not None:
-            reservations = SharedReservations(host.folder / "loads")
-            memory = MemoryBudget.of_engines(lambda: sum(map(resident_bytes, process_ids())), reservations, limit=limit)
-            states = ModelStates(host.engine, host.folder / "models")
-        elif settings.multi_model:
-            memory = MemoryBudget.of_machine(limit=limit)
-        return SageMakerApplication(
-            host.engine, host.options, host.bridge, settings, host.metrics_page, memory=memory, states=states
-        )
+        return SageMakerApplication(host.engine, host.options, host.bridge, settings, host.metrics_page)

@@ -283,7 +283,7 @@ def _check_models(settings: ServerSettings) -> None:
     for name in ("model_memory", "model_idle_secs"):
         if name in settings.sources and settings.model_control_mode != "demand":
             raise BadOption.of(f"--{name.replace('_', '-')}", "it needs --model-control-mode=demand")
-    if settings.model_control_mode == "demand" and settings.engines != "1":
+    if settings.model_control_mode == "demand" and settings.engines != "1" and not settings.multi_model:
         raise BadOption.of("--engines", "models that are loaded on demand are in one engine: several would hold copies")
     if settings.reload and settings.model_control_mode == "demand":
         raise BadOption.of("--reload", "with --model-control-mode=demand a changed model is read at its next load")
@@ -307,8 +307,8 @@ def _check_models(settings: ServerSettings) -> None:
         raise BadOption.of("--single-model", f"{problem} cannot be the name of a model")
     if name and len(settings.model_repository) > 1:
         raise BadOption.of("--single-model", "it names the model of one repository, but several are given")
-    if settings.multi_model and settings.model_control_mode != "explicit":
-        raise BadOption.of("--model-control-mode", "a multi-model container loads models on request only: use explicit")
+    if settings.multi_model and settings.model_control_mode != "demand":
+        raise BadOption.of("--model-control-mode", "the models of a multi-model container are on demand: use demand")
 
 
 def _check_http(settings: ServerSettings) -> None:

@@ -5,9 +5,8 @@ or those behind sockets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
 
@@ -57,10 +56,7 @@ def make_thread_bridge(threads: int) -> Bridge:
 
 
 class Applications:
-    """The applications of one process. With `request_counts` all pages show these, otherwise each those of its own.
-
-    The front ends of a server share `folder`, and `process_ids` returns the processes of their engines.
-    """
+    """The applications of one process. With `request_counts` all pages show these, otherwise each those of its own."""
 
     def __init__(
         self,
@@ -69,14 +65,10 @@ class Applications:
         make_bridge: MakeBridge,
         request_counts: CollectorRegistry | None = None,
         tokens: AuthTokens | None = None,
-        folder: Path | None = None,
-        process_ids: Callable[[], Sequence[int]] | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._make_bridge = make_bridge
-        self._folder = folder
-        self._process_ids = process_ids
         self._request_counts = request_counts
         self._metrics_options = MetricsOptions(
             gpu=settings.allow_gpu_metrics,
@@ -120,8 +112,6 @@ class Applications:
             bridge=self._make_bridge(own.thread_count),
             options=http_options(settings),
             metrics_page=self._metrics_page(lambda: application),
-            folder=self._folder,
-            process_ids=self._process_ids,
         )
         application = platform.application(own, host)
         return application
@@ -305,8 +295,6 @@ class FrontEndSite(Site):
             make_hub_bridge,
             request_counts,
             credentials.tokens,
-            directory.path,
-            self._engine.process_ids,
         )
         self.applications = applications.by_port()
         self.http2_ports = grpc_ports(settings, engine, make_hub_bridge, credentials, allocate=self.allocate)
@@ -334,9 +322,9 @@ def _engine(settings: ServerSettings, directory: PrivateDirectory, engines: int)
     from trident.core.remote.engine_client import RemoteEngine
 
     memory_bytes = settings.http_worker_memory_bytes
-    if engines == 1:
+    if engines == 1 and not settings.multi_model:
         return RemoteEngine(str(directory.socket), GeventLink(), memory_bytes)
-    from trident.core.remote.pool import EnginePool  # for several engines only
+    from trident.core.remote.pool import EnginePool
 
     sockets = [str(directory.socket_of(index)) for index in range(engines)]
     keeps_answers = bool(settings.response_cache_bytes) and settings.redis_options is None

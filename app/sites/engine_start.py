@@ -74,7 +74,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         ),
         model_idle_s=settings.model_idle_secs,
         poll_secs=_RELOAD_S if settings.reload else settings.repository_poll_secs,
-        namespacing=settings.model_namespacing,
+        namespacing=settings.model_namespacing and not settings.multi_model,
         any_layout=settings.any_layout,
         single_model=settings.single_model,
         cache_directory=settings.model_cache_directory,

@@ -37,7 +37,7 @@ from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engin
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.lifecycle.options import EnginePlace
-from trident.core.observability.hardware import gpu_uuids, trim_heap
+from trident.core.observability.hardware import gpu_uuids
 from trident.core.observability.log import reopen_log_if_asked
 from trident.core.remote.changes import ControlLog, Restoration, own_changes
 from trident.core.remote.engine_server import EngineServer
@@ -109,7 +109,7 @@ class EngineProcess:
         engine.make_mailbox = None  # front ends wait, this process must not
         # The shared control log and this engine's own.
         logs = [ControlLog(self._directory.changes)]
-        if self._is_one_of_many and self._settings.multi_model:
+        if self._settings.multi_model:
             logs.append(ControlLog(own_changes(self._directory.changes, self._place.index)))
         restorations = [Restoration(engine, each) for each in logs]
         for restoration in restorations:
@@ -117,10 +117,8 @@ class EngineProcess:
         server = EngineServer(
             self._parts.around(engine),
             _listen(self._directory.socket_of(self._place.index)),
-            # Of several engines none notes a change: the front end does that had all of them make it.
-            on_change=None if self._is_one_of_many else control_log.note,
-            # The front ends compare what is free with what the next model needs.
-            after_change=trim_heap if self._settings.multi_model else lambda: None,
+            # Where there is a pool of engines, the front end that had them make a change notes it.
+            on_change=None if self._is_one_of_many or self._settings.multi_model else control_log.note,
             is_restoring=lambda: not self._restored.is_set(),
             expected=self._front_ends,
         )

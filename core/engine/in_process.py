@@ -45,6 +45,7 @@ from trident.core.observability.log import LogLevels, change_log
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.metrics.families import is_reserved
 from trident.core.observability.statistics import (
+    DemandOverview,
     DownloadMetrics,
     MetricsSnapshot,
     ModelMetrics,
@@ -134,6 +135,9 @@ class InferenceEngine:
     def overview(self, name: str = "") -> list[VersionOverview]:
         models = self._models.named(name) if name else self._models.all()
         return overview(models, self._history.activity() if self._history is not None else {})
+
+    def demand_overview(self) -> DemandOverview | None:
+        return self._lifecycle.demand.overview() if self._lifecycle.demand is not None else None
 
     def history(self, models: list[str], since: int) -> list[VersionHistory]:
         return self._history.of(models, since) if self._history is not None else []
@@ -261,8 +265,14 @@ class InferenceEngine:
     def prefetch_model(self, name: str) -> None:
         self._lifecycle.prefetch(name)
 
-    def load_directory(self, name: str, directory: str) -> None:
-        self._lifecycle.load_directory(name, Path(directory))
+    def load_directory(self, name: str, directory: str, origin: str) -> None:
+        self._lifecycle.load_directory(name, Path(directory), origin)
+
+    def directories(self) -> dict[str, str]:
+        demand = self._lifecycle.demand
+        found = demand.all() if demand is not None else []
+        loaded = [each for each in found if each.versions or not each.is_loading]
+        return {each.key.name: each.origin for each in loaded if each.origin}
 
     def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
         self._lifecycle.unload(name, unload_dependents, wait=wait)
@@ -431,7 +441,8 @@ def make_engine(
         if on_fatal is not None:
             on_fatal(f"Internal - the device {device} can run no more models until the process is replaced")
 
-    budget = ModelBudget(options.model_memory) if options.control_mode == "demand" else None
+    is_demand = options.control_mode == "demand"
+    budget = ModelBudget(options.model_memory, engines=options.place.count) if is_demand else None
     parts = EngineParts(
         gpu_uuids=uuids,
         on_device_lost=on_device_lost,

@@ -21,7 +21,7 @@ from trident.core.inference.tensors import Shape
 from trident.core.lifecycle.state import IndexEntry, ServingPhase, VersionOverview
 from trident.core.observability.history import VersionHistory, VersionRequests
 from trident.core.observability.log import LogLevels
-from trident.core.observability.statistics import MetricsSnapshot, VersionStatistics
+from trident.core.observability.statistics import DemandOverview, MetricsSnapshot, VersionStatistics
 from trident.core.observability.switches import TraceGate
 from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceRecord
 from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
@@ -286,6 +286,11 @@ class Engine(Protocol):
         ...
 
     @call()
+    def demand_overview(self) -> DemandOverview | None:
+        """None unless models are loaded on demand."""
+        ...
+
+    @call()
     def history(self, models: list[str], since: int) -> list[VersionHistory]:
         """Return what all versions of these models did after the second `since` of the wall clock; the last fifteen
         minutes are known. Empty unless the server has its console."""
@@ -316,8 +321,18 @@ class Engine(Protocol):
         ...
 
     @call(blocks=True, change=ModelChange.LOAD)
-    def load_directory(self, name: str, directory: str) -> None:
-        """As `load_model`, for the model in a directory on the server's disk, outside all repositories."""
+    def load_directory(self, name: str, directory: str, origin: str) -> None:
+        """Load the model in a directory on the server's disk, outside all repositories, under `name`, and pin it.
+
+        `origin` is what `directories` shows of it. Blocks until it serves. Before the start of the engine it is only
+        registered. Raises AlreadyLoaded if a directory was loaded under that name, and as `load_model` does; nothing
+        is left of a load that failed.
+        """
+        ...
+
+    @call()
+    def directories(self) -> dict[str, str]:
+        """The models that `load_directory` loaded and `unload_model` did not unload, with their origins."""
         ...
 
     @call(blocks=True, change=ModelChange.UNLOAD)

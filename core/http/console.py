@@ -237,6 +237,17 @@ def model(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     )
 
 
+def demand(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """Models on demand: those in memory and those that were loaded most often, and what was let go, the last first."""
+    found = front_end.bridge.run(front_end.engine.demand_overview)
+    if found is None:
+        raise InvalidRequest("this server has no models on demand", hint="start it with --model-control-mode=demand")
+    shown = asdict(found)
+    shown["models"] = sorted(shown["models"], key=lambda each: (-each["cold_seconds"], each["model"]))
+    shown["let_go"] = sorted(shown["let_go"], key=itemgetter("at"), reverse=True)
+    return _data(environ, shown)
+
+
 def requests(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """The slowest and the last failed requests of a model in the last hour, and the last refused ones."""
     name = _query(environ).get("name", "")
@@ -406,6 +417,7 @@ CONSOLE_ROUTES: tuple[Route, ...] = (
     Route("console_models", ("/console/api/models",), _STATISTICS, GET, models),
     Route("console_model", ("/console/api/model",), _STATISTICS, GET, model),
     Route("console_troubles", ("/console/api/troubles",), _STATISTICS, GET, troubles),
+    Route("console_demand", ("/console/api/demand",), _STATISTICS, GET, demand),
     Route("console_requests", ("/console/api/requests",), _STATISTICS, GET, requests),
     Route("console_configuration", ("/console/api/configuration",), "model-config", GET, configuration),
     Route("console_index", ("/console/api/index",), _REPOSITORY, GET, index),

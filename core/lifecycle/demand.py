@@ -16,7 +16,7 @@ import math
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,14 +25,20 @@ from functools import partial
 
 from trident.core.borders import guarded, text_of
 from trident.core.config.resolve import idle_seconds, is_pinned
-from trident.core.errors import ModelCold, ModelNotFound, ServerError, ServerStopping
+from trident.core.errors import AlreadyLoaded, ModelCold, ModelNotFound, OutOfMemory, ServerError, ServerStopping
 from trident.core.lifecycle.loader import ModelLoader, Prepared
 from trident.core.lifecycle.memory import Need, Shortage
 from trident.core.lifecycle.model import Model
 from trident.core.lifecycle.models import Loads, Models, ambiguous, failed_to_load
 from trident.core.lifecycle.state import REGISTERED, LoadCause
 from trident.core.lifecycle.version import ModelVersion
-from trident.core.observability.statistics import COLD_START_BOUNDS, DemandMetrics
+from trident.core.observability.statistics import (
+    COLD_START_BOUNDS,
+    DemandMetrics,
+    DemandModel,
+    DemandOverview,
+    LetGo,
+)
 from trident.core.repository.repository import select_versions
 from trident.core.repository.sources import NOT_UNIQUE, Located, ModelKey, Repositories, Source, size_of
 
@@ -42,6 +48,10 @@ _LONGEST_PAUSE_S = 64
 # A model that was loaded for requests gets this time for their arrival.
 _GRACE_S = 1.0
 _LEAST_LOAD_S = 0.001
+# What a person is shown.
+_MINUTE_S = 60.0
+_LET_GO_AT_MOST = 100
+_MODELS_AT_MOST = 200
 
 Then = Callable[[], object]
 
@@ -59,7 +69,8 @@ class Registration:
     """A model that is loaded when something asks for it.
 
     `versions` are those that its load would serve, `size` the bytes of their files. `is_configured`: its configuration
-    pins it, `is_pinned`: the start or a client did. `idle_s` is its own time, None for the server's.
+    pins it, `is_pinned`: the start or a client did. `idle_s` is its own time, None for the server's. One outside the
+    repositories has an `origin`, and `beside` it are the models of its steps.
     """
 
     key: ModelKey
@@ -69,12 +80,17 @@ class Registration:
     is_configured: bool = False
     is_pinned: bool = False
     idle_s: float | None = None
+    origin: str = ""
+    beside: Source | None = None
     is_loading: bool = False
     waiting: list[Then] = field(default_factory=list)
     # Monotonic seconds.
     asked_at: float = 0.0
     loaded_at: float = 0.0
     load_s: float = 0.0
+    cold_starts: int = 0
+    cold_s: float = 0.0
+    last_cold_s: float = 0.0
     failures: int = 0
     retry_at: float = 0.0
 
@@ -121,6 +137,8 @@ class Demand:
         # One thread at a time decides which models go.
         self._deciding = threading.Lock()
         self._evictions: Counter[Reason] = Counter()
+        self._let_go: deque[LetGo] = deque(maxlen=_LET_GO_AT_MOST)
+        self._loaded_at: deque[float] = deque()
         self._cold_starts = [0] * (len(COLD_START_BOUNDS) + 1)
         self._cold_seconds = 0.0
         models.unloaded = self.unloaded
@@ -139,13 +157,43 @@ class Demand:
         with self._lock:
             self._registered.setdefault(located.key.name, {})[located.key] = registration
 
-    def forget(self, key: ModelKey) -> None:
-        """The model is no longer in its repository: let it go after its last request."""
+    def add(self, registration: Registration) -> None:
+        """Register a model outside the repositories. Raises AlreadyLoaded if there is one of its name."""
+        key = registration.key
+        with self._lock:
+            before = self._registered.setdefault(key.name, {}).get(key)
+            if before is None:
+                self._registered[key.name][key] = registration
+        if before is not None:
+            state = "being loaded" if before.is_loading else "loaded"
+            raise AlreadyLoaded(f"model '{key.name}' is {state} already", model=key.name)
+
+    def load(self, registration: Registration) -> None:
+        """Load a model that was added as one that is loading. Raises as `Loads.load` does; then it is registered no
+        more."""
+        registration.asked_at = began = time.monotonic()
+        model = self._models.add(registration.key)
+        try:
+            self._load_files(registration, LoadCause.REQUEST)
+        except BaseException:
+            self._remove(registration.key)
+            if not model.serving:
+                self._loads.unload(model, "its load failed", unload_dependents=True)
+                model.forget()
+            raise
+        finally:
+            self._end_load(registration, model, time.monotonic() - began)
+
+    def _remove(self, key: ModelKey) -> None:
         with self._lock:
             same = self._registered.get(key.name, {})
             same.pop(key, None)
             if not same:
                 self._registered.pop(key.name, None)
+
+    def forget(self, key: ModelKey) -> None:
+        """The model is no longer in its repository: let it go after its last request."""
+        self._remove(key)
         model = self._models.get(key)
         if model is None:
             return
@@ -165,15 +213,22 @@ class Demand:
         with self._lock:
             return self._registered.get(key.name, {}).get(key)
 
-    def pin(self, name: str, *, pinned: bool) -> None:
+    def pin(self, name: str) -> None:
         for registration in self.named(name):
-            registration.is_pinned = pinned
+            registration.is_pinned = True
+
+    def unpin(self, name: str) -> None:
+        """Let the model go when others need its memory; one outside the repositories is registered no more."""
+        for registration in self.named(name):
+            registration.is_pinned = False
+            if registration.origin:
+                self._remove(registration.key)
 
     @contextmanager
     def pinning(self, name: str) -> Iterator[None]:
         """Load a model inside, which is pinned from then on, unless that fails."""
         found = [(registration, registration.is_pinned) for registration in self.named(name)]
-        self.pin(name, pinned=True)
+        self.pin(name)
         try:
             yield
         except BaseException:
@@ -186,7 +241,7 @@ class Demand:
     def look_for_names(self, repositories: Repositories) -> None:
         """Register the models that have appeared in the repositories, and let those go that have disappeared."""
         names = repositories.names()
-        known = {registration.key for registration in self.all()}
+        known = {registration.key for registration in self.all() if not registration.origin}
         for key in known - names.keys():
             _log.info("'%s' is no longer in its repository", key.name)
             self.forget(key)
@@ -217,7 +272,9 @@ class Demand:
                 return None  # the load has ended without it
             pause_s = registration.retry_at - time.monotonic()
             if model is not None and pause_s > 0:
-                failure = failed_to_load(model)
+                failure: ServerError = failed_to_load(model)
+                if any(each.ran_out_of_memory for each in model.versions.values()):
+                    failure = OutOfMemory(failure.message, hint=failure.hint, model=name)
                 failure.retry_after_s = math.ceil(pause_s)
                 return failure
         if version != -1 and registration.versions and version not in registration.versions:
@@ -265,13 +322,10 @@ class Demand:
         is_served = bool(model.serving)
         began = time.monotonic()
         try:
-            if not is_served:
-                files = registration.source.files(key.name)
-                if files is None:
-                    self.forget(key)
-                else:
-                    self._loads.load(Located(key, registration.source, tuple(files)), LoadCause.DEMAND)
-                    registration.size = size_of(files, model.serving)
+            if not is_served and self.of(key) is registration:
+                self._load_files(registration, LoadCause.DEMAND)
+                if self.of(key) is not registration:  # it was unloaded or removed meanwhile
+                    self._loads.unload(model, "it is no longer registered", unload_dependents=True)
         except ServerError as error:
             if not model.has_failed:
                 model.note_failure(error)
@@ -281,6 +335,15 @@ class Demand:
         finally:
             self._end_load(registration, model, None if is_served else time.monotonic() - began)
 
+    def _load_files(self, registration: Registration, cause: LoadCause) -> None:
+        key, source = registration.key, registration.source
+        files = source.files(key.name)
+        if files is None:
+            self.forget(key)
+            return
+        self._loads.load(Located(key, source, tuple(files)), cause, beside=registration.beside)
+        registration.size = size_of(files, self._models.add(key).serving)
+
     def _end_load(self, registration: Registration, model: Model, seconds: float | None) -> None:
         with self._lock:
             if not model.serving:
@@ -288,13 +351,60 @@ class Demand:
             elif seconds is not None:
                 registration.versions = tuple(sorted({*registration.versions, *model.serving}))
                 registration.note_success(seconds)
-                waited_s = time.monotonic() - registration.asked_at
-                self._cold_starts[bisect_left(COLD_START_BOUNDS, waited_s)] += 1
-                self._cold_seconds += waited_s
+                self._loaded_at.append(registration.loaded_at)
+                self._forget_loads()
+                if registration.waiting:
+                    self._note_cold_start(registration)
             registration.is_loading = False
             waiting, registration.waiting = registration.waiting, []
         for then in waiting:
             guarded(then, "the end of a load that a request waited for")
+
+    def _note_cold_start(self, registration: Registration) -> None:
+        waited_s = registration.loaded_at - registration.asked_at
+        self._cold_starts[bisect_left(COLD_START_BOUNDS, waited_s)] += 1
+        self._cold_seconds += waited_s
+        registration.cold_starts += 1
+        registration.cold_s += waited_s
+        registration.last_cold_s = waited_s
+
+    def _forget_loads(self) -> None:
+        """Keep those of the last minute."""
+        until = time.monotonic() - _MINUTE_S
+        while self._loaded_at and self._loaded_at[0] < until:
+            self._loaded_at.popleft()
+
+    def overview(self) -> DemandOverview:
+        found = self.metrics()
+        resident = {each.key: model for each, model in self._resident()}
+        shown = [each for each in self.all() if each.cold_starts or each.key in resident]
+        shown.sort(key=lambda each: (each.key not in resident, -each.cold_starts))
+        models = [self._shown(each, resident.get(each.key)) for each in shown[:_MODELS_AT_MOST]]
+        with self._lock:
+            self._forget_loads()
+            loads, let_go = len(self._loaded_at), tuple(self._let_go)
+        return DemandOverview(
+            registered=found.registered,
+            resident=len(resident),
+            resident_bytes=found.resident_bytes,
+            budget_bytes=found.budget_bytes,
+            waiting=found.waiting,
+            loads=loads,
+            models=tuple(models),
+            let_go=let_go,
+        )
+
+    def _shown(self, registration: Registration, model: Model | None) -> DemandModel:
+        return DemandModel(
+            model=registration.key.name,
+            is_resident=model is not None,
+            is_pinned=self._is_pinned(registration),
+            bytes=sum(self._held(model).values()) if model is not None else 0,
+            rested_s=rested_s(registration, model) if model is not None else 0.0,
+            cold_starts=registration.cold_starts,
+            cold_seconds=registration.cold_s,
+            last_cold_s=registration.last_cold_s,
+        )
 
     def close(self) -> None:
         """Load nothing more: who waits for a load that has not begun is told so."""
@@ -319,7 +429,7 @@ class Demand:
                 model.drop_unloaded()
 
     def make_room(self, name: str, shortage: Shortage) -> bool:
-        """Let go of the models that are worth least, for the load of `name`. Returns whether it can fit at all.
+        """Let go of the models that are worth least, for the load of `name`. Returns whether a wait may help.
 
         If those that are pinned leave too little, no other goes.
         """
@@ -340,7 +450,7 @@ class Demand:
                 if any(frees.get(device) for device, size in missing.items() if size > 0):
                     self._evict(model, Reason.MEMORY, f"'{name}' needs its memory")
                     missing = {device: size - frees.get(device, 0) for device, size in missing.items()}
-            return True
+            return bool(leaving) or any(not self._is_pinned(each) for each in self.all())
 
     def _resident(self) -> Iterator[tuple[Registration, Model]]:
         for model in self._models.all():
@@ -382,7 +492,9 @@ class Demand:
     def _evict(self, model: Model, reason: Reason, why: str) -> None:
         size = sum(self._held(model).values())
         _log.info("letting go of '%s' (%d bytes): %s", model.key.name, size, why)
-        self._evictions[reason] += 1
+        with self._lock:
+            self._evictions[reason] += 1
+            self._let_go.append(LetGo(at=time.time(), model=model.key.name, bytes=size, reason=reason.value, text=why))
         self._loads.unload(model, f"let go, {why}", unload_dependents=True)
 
 

@@ -32,7 +32,7 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.lifecycle.demand import Demand
+from trident.core.lifecycle.demand import Demand, Registration
 from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.long_executions import LongExecutions
@@ -165,16 +165,19 @@ class Lifecycle:
         except ModelCold as cold:
             cold.await_load(lambda: None)
 
-    def load_directory(self, name: str, directory: Path) -> None:
-        """Load the model in `directory`, outside all repositories, under `name`. Blocks until it serves.
+    def load_directory(self, name: str, directory: Path, origin: str) -> None:
+        """See Engine.load_directory.
 
         The directory may also hold the files of one version directly. The steps of an ensemble may be beside it; then
         they belong to it alone, and no client can ask for them. A server that is asked for this loads nothing at
-        its start, so this waits for the end of the start. Raises a ServerError as `load` does; then nothing is left of
-        a model that did not exist before.
+        its start, so this waits for the end of the start.
         """
-        self.progress.wait(_START_SECONDS)
-        self._refuse_unless_explicit()
+        if self.demand is None:
+            raise InvalidRequest("models outside the repositories need --model-control-mode=demand")
+        has_started = self._own_thread.ident is not None
+        if has_started:
+            self.progress.wait(_START_SECONDS)
+            self._refuse_unless_explicit()
         check_model_name(name)
         parent: Source = LocalSource(directory.parent)
         if self._options.signature_key:
@@ -185,17 +188,18 @@ class Lifecycle:
         if listed is None:
             raise ModelLoadFailed(poll_failure(name), hint=f"there is no directory {directory}", model=name)
         bare = folder_shape([file.path for file in listed]) is FolderShape.FILES
-        source = SingleModelSource(parent, directory.name, name, bare=bare)
-        model = self.models.add(ModelKey(name))
-        model.origin = f" from {directory}"
-        try:
-            located = Located(ModelKey(name), source, tuple(source.files(name) or ()))
-            self.loads.load(located, LoadCause.REQUEST, beside=parent)
-        except ServerError:
-            if not model.serving and not model.required:
-                self.loads.unload(model, "the load of its ensemble failed", unload_dependents=True)
-                model.forget()
-            raise
+        registration = Registration(
+            ModelKey(name),
+            SingleModelSource(parent, directory.name, name, bare=bare),
+            is_pinned=True,
+            origin=origin,
+            beside=parent,
+            is_loading=has_started,
+        )
+        self.demand.add(registration)
+        self.models.add(registration.key).origin = f" from {directory}"
+        if has_started:
+            self.demand.load(registration)
 
     def unload(self, name: str, unload_dependents: bool = False, *, wait: bool = False) -> None:
         """Begin to unload a model, and unpin it; with `wait` return when all of its memory is free.
@@ -206,7 +210,7 @@ class Lifecycle:
         """
         self._refuse_unless_explicit()
         if self.demand is not None:
-            self.demand.pin(name, pinned=False)
+            self.demand.unpin(name)
         leaving: list[ModelVersion] = []
         for model in self.models.named(name):
             if self.demand is None or not self.demand.is_awaited(model):
@@ -292,7 +296,8 @@ class Lifecycle:
             partial(self._load, cause=LoadCause.POLL),
             self.loads.unload,
         )
-        self._loader.plan_threads(len(located) if self.demand is None else self._options.load_threads)
+        is_shared = self.demand is not None and bool(self._options.repositories)
+        self._loader.plan_threads(self._options.load_threads if is_shared else len(located))
         for one in located:
             model = self.models.add(one.key)
             model.required = model.is_awaited = True
@@ -309,6 +314,9 @@ class Lifecycle:
             while not self._exiting.wait(self._until_poll_s()):
                 self._look(self.poll)
         elif self.demand is not None:
+            for registration in self.demand.all():
+                if registration.origin:  # the last engine had it
+                    self.demand.await_load(registration, lambda: None)
             next_poll = time.monotonic() + self._options.poll_secs
             while not self._exiting.wait(_LOOK_S):
                 self._look(self.demand.look)
@@ -373,7 +381,7 @@ class Lifecycle:
             self.progress.fail(name, NOT_FOUND)
         pinned = [one for one in scan.models.values() if one.key.name in named or ALL_MODELS in named]
         for one in pinned:
-            demand.pin(one.key.name, pinned=True)
+            demand.pin(one.key.name)
         return pinned
 
     def _load_at_start(self, located: Located) -> None:

@@ -2,7 +2,7 @@
 
 No framework tells how much it takes, so a load is measured by what its devices have in use before and after it. It is
 refused before it begins if what it needs at least is not free. The same ledger admits loads onto GPUs, by what NVML
-tells, and the loads of a multi-model endpoint, by the memory of the container.
+tells, and onto the CPU, by a budget for the models of a process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from trident.core.errors import OutOfMemory
 from trident.core.lifecycle.options import AUTO, UNLIMITED, MemoryShare
@@ -99,7 +99,7 @@ def read_devices(gpus: ReadDevices, budget: ModelBudget, devices: Collection[str
 
 
 class ModelBudget:
-    """The part of the container's memory for the models of this process.
+    """The part of the container's memory for the models of this process, one of `engines`.
 
     What the process takes without any model does not count: `settle` measures it. `processes` are those that models
     have besides it.
@@ -109,11 +109,13 @@ class ModelBudget:
         self,
         share: MemoryShare,
         *,
+        engines: int = 1,
         resident: Callable[[], int] = resident_bytes,
         host: Callable[[], MemoryState | None] = host_memory,
     ) -> None:
         self.processes: Callable[[], Iterable[int]] = tuple
         self._share = share
+        self._engines = engines
         self._resident = resident
         self._host = host
         self._total = 0
@@ -132,7 +134,9 @@ class ModelBudget:
         elif self._share.part:
             self._total = int(host.total * self._share.part)
         else:
-            self._total = max(0, host.free - reserve_of(host.total))
+            reserve = reserve_of(host.total)
+            own_part = (host.total - reserve) // self._engines - self._without
+            self._total = max(0, min(host.free - reserve, own_part))
 
     def read(self) -> MemoryReading:
         used = max(0, self._taken() - self._without)
@@ -203,35 +207,6 @@ class _Loads:
     is_disturbed: bool = False
 
 
-class Reservations:
-    """The loads of other processes, where there are any.
-
-    All methods but `disturb` are called within `admission`; none waits longer than others hold that.
-    """
-
-    pause_s: float | None = None
-    """After this time a load that found no space looks again; None: others change nothing."""
-
-    @contextmanager
-    def admission(self) -> Iterator[None]:
-        """Inside, no other process admits a load."""
-        yield
-
-    def needs(self) -> list[Need]:
-        """Bytes that the running loads of the others may take."""
-        return []
-
-    def reserve(self, need: Need) -> Any:
-        """Let the others know of a load. Returns what `release` takes."""
-
-    def release(self, reservation: Any) -> bool:
-        """End a reservation. Returns whether no other process changed anything since it began."""
-        return True
-
-    def disturb(self) -> None:
-        """Let the others know that memory was freed."""
-
-
 class MemoryLedger:
     """Admits and measures loads. Any native thread; it blocks on files and on the GPU driver.
 
@@ -248,7 +223,6 @@ class MemoryLedger:
         hint: str = "unload another model and try again",
         hint_never: str = "use an instance type with more memory",
         trim: Callable[[], None] = lambda: None,
-        others: Reservations | None = None,
         budget: ModelBudget | None = None,
     ) -> None:
         """`per_model` is AUTO, UNLIMITED or the bytes that each model may take on a device. `trim` returns freed memory
@@ -264,7 +238,6 @@ class MemoryLedger:
         self._hint = hint
         self._hint_never = hint_never
         self._trim = trim
-        self._others = others or Reservations()
         self._changed = threading.Condition()
         self._loads: _Loads | None = None
         self._held: list[Holding] = []
@@ -283,13 +256,13 @@ class MemoryLedger:
         models that `make_room` lets go.
         """
         self._trim()  # what is free would otherwise be given back meanwhile, and hide what the load takes
-        holding, reservation = self._admit(name, source, need, need if least is None else least)
+        holding = self._admit(name, source, need, need if least is None else least)
         try:
             yield holding
         except BaseException:
-            self._end(holding, reservation)
+            self._end(holding)
             raise
-        self._end(holding, reservation, source)
+        self._end(holding, source)
 
     def keep(self, holding: Holding) -> None:
         """Keep memory for what a loaded model may still take, until its `release`."""
@@ -303,8 +276,8 @@ class MemoryLedger:
             if holding in self._held:
                 self._held.remove(holding)
             self._changes += 1
-            self._disturb()
-            self._others.disturb()
+            if self._loads is not None:
+                self._loads.is_disturbed = True
             self._changed.notify_all()
 
     def shrink(self, holding: Holding, shrink: Callable[[], None]) -> int:
@@ -345,21 +318,20 @@ class MemoryLedger:
     def _running(self) -> Sequence[Holding]:
         return self._loads.running if self._loads is not None else ()
 
-    def _admit(self, name: str, source: Hashable, estimate: Need, least: Need) -> tuple[Holding, Any]:
+    def _admit(self, name: str, source: Hashable, estimate: Need, least: Need) -> Holding:
         with self._changed:
             last = self._taken.get(source, {})
         need = {device: max(size, last.get(device, 0)) for device, size in estimate.items()}
         has_reclaimed = False
         patience = time.monotonic() + _PATIENCE_S
         while True:
-            with self._changed, self._others.admission():
+            with self._changed:
                 if self.budget is not None and not self._held and self._loads is None:
                     self.budget.settle()
                 states = self._read(need)
                 refusal = self._refusal(name, need, states)
-                others = self._others.needs()
-                if refusal is None and self._fits_beside(name, need, states, others):
-                    return self._begin(Holding(self, name, need, least), others, states)
+                if refusal is None and self._fits_beside(name, need, states):
+                    return self._begin(Holding(self, name, need, least), states)
                 shortage = self._shortage(name, need, states)
                 changes = self._changes
             if refusal is not None and not has_reclaimed:
@@ -374,7 +346,7 @@ class MemoryLedger:
                 if changes != self._changes:
                     patience = time.monotonic() + _PATIENCE_S
                 else:
-                    self._changed.wait(_LOOK_EVERY_S if is_worth_a_wait else self._others.pause_s)
+                    self._changed.wait(_LOOK_EVERY_S if is_worth_a_wait else None)
 
     def _shortage(self, name: str, need: Need, states: Mapping[str, MemoryReading]) -> Shortage:
         running = [holding.need for holding in self._running]
@@ -386,27 +358,21 @@ class MemoryLedger:
             left[device] = state.total - wanted
         return Shortage(free, left)
 
-    def _begin(
-        self, holding: Holding, others: Sequence[Need], states: Mapping[str, MemoryReading]
-    ) -> tuple[Holding, Any]:
+    def _begin(self, holding: Holding, states: Mapping[str, MemoryReading]) -> Holding:
         if self._loads is None:
             self._loads = _Loads({})
         # A device counts from when the first load needs it.
         self._loads.before = {**{device: state.used for device, state in states.items()}, **self._loads.before}
         self._loads.running.append(holding)
-        if others:
-            self._disturb()
-        return holding, self._others.reserve(holding.need)
+        return holding
 
-    def _end(self, holding: Holding, reservation: Any, source: Hashable = None) -> None:
+    def _end(self, holding: Holding, source: Hashable = None) -> None:
         """`source` is None for a load that failed."""
         self._trim()  # the buffers that the model was read into
-        with self._changed, self._others.admission():
+        with self._changed:
             loads = self._loads
             assert loads is not None
             loads.running.remove(holding)
-            if not self._others.release(reservation):
-                self._disturb()
             if source is not None:
                 loads.loaded.append((source, holding))
             if not loads.running:
@@ -427,10 +393,6 @@ class MemoryLedger:
             for source, holding, part in parts:
                 holding.taken[device] = max(0, used - loads.before[device]) * part // sum(p for _, _, p in parts)
                 self._record(source, holding.taken)
-
-    def _disturb(self) -> None:
-        if self._loads is not None:
-            self._loads.is_disturbed = True
 
     def _record(self, source: Hashable, taken: Need) -> None:
         self._taken[source] = dict(taken)
@@ -477,9 +439,9 @@ class MemoryLedger:
         more = f" and {len(held) - len(shown)} more" if len(held) > len(shown) else ""
         return f"; held by {', '.join(shown)}{more}" if shown else ""
 
-    def _fits_beside(self, name: str, need: Need, states: Mapping[str, MemoryReading], others: Sequence[Need]) -> bool:
+    def _fits_beside(self, name: str, need: Need, states: Mapping[str, MemoryReading]) -> bool:
         """Return whether the memory suffices even if the other loads take all that is reserved for them."""
-        needs = [*(holding.need for holding in self._running), *others]
+        needs = [holding.need for holding in self._running]
         return all(
             not need[device]
             or (self._per_model == UNLIMITED and not state.is_budget)

@@ -17,7 +17,15 @@ from contextlib import suppress
 from typing import Final
 
 from trident.core.config.ensemble import EnsembleStep
-from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
+from trident.core.errors import (
+    ConfigInvalid,
+    InvalidRequest,
+    ModelLoading,
+    ModelNotFound,
+    ModelNotReady,
+    OutOfMemory,
+    ServerError,
+)
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import LoadReplaced, Model
 from trident.core.lifecycle.options import EnginePlace
@@ -308,7 +316,7 @@ def step_key(step: EnsembleStep, namespace: str) -> ModelKey:
 def find_steps(models: Models, namespace: str, name: str, steps: Sequence[EnsembleStep]) -> list[ModelVersion]:
     """The versions that the steps of an ensemble run on now: that of this name in `namespace`.
 
-    Raises ConfigInvalid with every problem.
+    Raises ConfigInvalid with every problem, or OutOfMemory if one of them found no memory.
     """
     key = ModelKey(name, namespace)
     cycle = cycle_from(key, models)
@@ -318,6 +326,7 @@ def find_steps(models: Models, namespace: str, name: str, steps: Sequence[Ensemb
     found: list[ModelVersion] = []
     missing: list[str] = []
     problems: list[str] = []
+    kind: type[ServerError] = ConfigInvalid
     for step in steps:
         model = models.step(step, models.home(key))
         if model is None:
@@ -327,13 +336,15 @@ def find_steps(models: Models, namespace: str, name: str, steps: Sequence[Ensemb
         version = model.serving.get(number)
         if version is None:
             problems.append(_not_loaded(name, step, model))
+            if any(each.ran_out_of_memory for each in model.versions.values()):
+                kind = OutOfMemory
         else:
             found.append(version)
     if missing:
         names = ", ".join(sorted(set(missing)))
         problems.insert(0, f"ensemble {name} contains models that are not available or ambiguous: {names}")
     if problems:
-        raise ConfigInvalid("; ".join(dict.fromkeys(problems)), model=name)
+        raise kind("; ".join(dict.fromkeys(problems)), model=name)
     return found
 
 

@@ -292,6 +292,47 @@ class DemandMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DemandModel:
+    """A model that is in memory, or was loaded for requests before. Its cold starts are those loads, each counted from
+    the first request to its end; `rested_s` are seconds since the last request."""
+
+    model: str
+    is_resident: bool
+    is_pinned: bool
+    bytes: int
+    rested_s: float
+    cold_starts: int
+    cold_seconds: float
+    last_cold_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetGo:
+    """A model that was let go, when, in seconds since 1970, and why: as the label of the metric, and in words."""
+
+    at: float
+    model: str
+    bytes: int
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandOverview:
+    """Models on demand as a person looks at them. `loads` are those of the last minute; of `models` there are the ones
+    that are in memory or were most often loaded, of `let_go` the last."""
+
+    registered: int
+    resident: int
+    resident_bytes: int
+    budget_bytes: int
+    waiting: int
+    loads: int
+    models: tuple[DemandModel, ...]
+    let_go: tuple[LetGo, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadMetrics:
     """The downloads from cloud storage since the start, and the bytes that are still to be downloaded."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trident.core.engine.protocol import Engine, ModelChange
-from trident.core.errors import ServerError
+from trident.core.errors import AlreadyLoaded, ServerError
 from trident.core.remote.calls import CALLS, EngineGone, EngineMethod, decode_call, encode_call
 from trident.core.remote.connection import EngineConnection
 from trident.core.remote.engine_client import RemoteEngine
@@ -31,6 +31,7 @@ _BEGUN = ".begun"
 _LOCK_PAUSE_S = 0.02
 _TRACE = "change_trace"
 _UNREGISTER = "unregister_regions"
+_DIRECTORY = "load_directory"
 REGISTER = {"register_system_region": RegionKind.SYSTEM, "register_cuda_region": RegionKind.CUDA}
 # The calls that change settings, and the number of their first arguments that name the subject.
 _SETTINGS = {"change_log": 0, _TRACE: 1}
@@ -254,21 +255,29 @@ class Restoration:
     def repeat(self, *, of_models: bool, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Repeat the changes in the log that were not repeated before: those of models, or those of settings.
 
-        A change that is no longer in the log is undone: a region is removed, and a model unloaded.
+        A change that is no longer in the log is undone: a region is removed, and a model unloaded. Directories go with
+        the settings: before its start the engine only registers them. The platform loads one again that is missing.
         """
         for subject in [*self._control_log.subjects(), *self._made]:
-            if (subject[0] == "model") is not of_models or is_stopping():
-                continue
+            if is_stopping():
+                return
             with self._control_log.locked(subject, time.sleep):
                 made = self._made.get(subject)
                 change = self._control_log.last(subject) or (made and made.undone(unload_dependents=True))
                 if change is None or change == made:
                     continue
+                is_directory = change.call.name == _DIRECTORY
+                if (change.is_of_model and not is_directory) is not of_models:
+                    continue
                 self._made[subject] = change
                 try:
                     change.call.ask(self._engine, change.arguments)
+                except AlreadyLoaded:
+                    continue  # this engine has loaded it since
                 except ServerError as error:
                     _log.error("'%s' could not be restored: %s", change.title, error.message)
+                    if is_directory:
+                        self._control_log.forget(subject)
 
 
 _CHOICE: Subject = ("choice of an engine",)
@@ -311,8 +320,19 @@ class ModelAssignment:
                     number = min(connected, key=lambda each: len(self._logs[each].loaded()))
                 stack.enter_context(self._logs[number].begun(change))  # the next choice counts it
             with self._logs[number].locked(change.subject, self._pause):
-                self._engines[number].begin(change.call, change.arguments).result()
+                try:
+                    self._engines[number].begin(change.call, change.arguments).result()
+                except AlreadyLoaded:
+                    last = self._logs[number].last(change.subject)
+                    if last is None or last.call.mark.change is not ModelChange.LOAD:
+                        self._logs[number].note(change)  # a front end died before it did
+                    raise
                 self._logs[number].note(change)
+
+    def directories(self) -> dict[str, str]:
+        """As Engine.directories: those of the control logs, which outlive engines."""
+        changes = [change for log in self._logs for change in log.changes() if change.call.name == _DIRECTORY]
+        return {name: origin for name, _, origin in (change.arguments for change in changes)}
 
     def _unload(self, change: ControlChange) -> None:
         number = self._home(change.subject)
@@ -330,9 +350,9 @@ class ModelAssignment:
                     log.forget(change.subject)
 
     def _home(self, subject: Subject) -> int | None:
-        """Return the number of the engine that has the model, or None."""
+        """Return the number of the engine that has the model, also after a front end died during its load, or None."""
         for number, log in enumerate(self._logs):
-            last = log.last(subject)
+            last = log.last(subject) or next((each for each in log.unfinished() if each.subject == subject), None)
             if last is not None and last.call.mark.change is ModelChange.LOAD:
                 return number
         return None

@@ -34,7 +34,6 @@ from trident.core.remote.calls import (
     sent_by,
 )
 from trident.core.remote.connection import LOST, SOON, EngineConnection, Link, SharedMemoryFull, gone
-from trident.core.remote.wire import peer_of
 from trident.core.waiting import Mailbox
 
 _log = logging.getLogger("trident.engine")
@@ -139,11 +138,6 @@ class RemoteEngine:
         """Number of requests that the engine has; without an engine, more than any can have."""
         connection = self.connection
         return connection.in_flight if connection is not None else sys.maxsize
-
-    def process_ids(self) -> list[int]:
-        """Return the engine's process, if it is connected."""
-        connection = self.connection
-        return [peer_of(connection.sock)[0]] if connection is not None else []
 
     def has_in_memory(self, content: Buffer | Array) -> bool:
         """Return whether `content` lies in the memory shared with the engine."""
@@ -292,12 +286,14 @@ class RemoteEngine:
     slowest_requests = sent_by(_ask, Engine.slowest_requests)
     recent_traces = sent_by(_ask, Engine.recent_traces)
     overview = sent_by(_ask, Engine.overview)
+    demand_overview = sent_by(_ask, Engine.demand_overview)
     history = sent_by(_ask, Engine.history)
     config_report = sent_by(_ask, Engine.config_report)
     repository_index = sent_by(_ask, Engine.repository_index)
     load_model = sent_by(_ask, Engine.load_model)
     prefetch_model = sent_by(_ask, Engine.prefetch_model)
     load_directory = sent_by(_ask, Engine.load_directory)
+    directories = sent_by(_ask, Engine.directories)
     unload_model = sent_by(_ask, Engine.unload_model)
     is_model_ready = sent_by(_ask, Engine.is_model_ready)
     change_log = sent_by(_ask, Engine.change_log)

@@ -72,10 +72,10 @@ class EngineServer:
     """Serves `engine`, an InferenceEngine, to the front ends that connect to `listener`, a listening Unix socket of
     this user.
 
-    `on_change` is called with every successful load and unload, on the thread of the call, and `after_change` after
-    each of them, also one that failed, before the caller has its answer. The server is not ready while `is_restoring()`
-    is true, because the models of the last engine are still being loaded. Nor is it ready until `expected` front ends
-    have connected or `gathering_s` seconds have passed: the next front end that a client reaches must be ready, too.
+    `on_change` is called with every successful load and unload, on the thread of the call, before the caller has its
+    answer. The server is not ready while `is_restoring()` is true, because the models of the last engine are still
+    being loaded. Nor is it ready until `expected` front ends have connected or `gathering_s` seconds have passed: the
+    next front end that a client reaches must be ready, too.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class EngineServer:
         listener: socket.socket,
         *,
         on_change: OnChange | None = None,
-        after_change: Callable[[], object] = lambda: None,
         is_restoring: Callable[[], bool] = lambda: False,
         expected: int = 0,
         gathering_s: float = _GATHERING_SECONDS,
@@ -92,7 +91,6 @@ class EngineServer:
         self._engine = engine
         self._listener = listener
         self._on_change = on_change
-        self._after_change = after_change
         self._is_restoring = is_restoring
         self._missing = expected
         self._gathered_by = time.monotonic() + gathering_s
@@ -263,8 +261,6 @@ class EngineServer:
             content = encode_failure(cold)
         except Exception as error:  # the caller waits for an answer, whatever went wrong
             content = encode_failure(error)
-        if call.mark.change is not None:
-            guarded(self._after_change, "noting a change of the models")
         if call.mark.changes_state:
             # The other front ends must know of the change, or of a failed load, before the caller does.
             guarded(self.push_state, "telling the front ends of the engine's state")

@@ -41,7 +41,10 @@ from trident.core.observability.statistics import (
     BucketStatistics,
     CustomFamilyMetrics,
     CustomSeriesMetrics,
+    DemandModel,
+    DemandOverview,
     DeviceMemoryMetrics,
+    LetGo,
     LoadMetrics,
     MetricsSnapshot,
     ModelMetrics,
@@ -202,10 +205,6 @@ class EnginePool:
                 return memory
         return None
 
-    def process_ids(self) -> list[int]:
-        """Return the processes of the connected engines."""
-        return [number for engine in self._engines for number in engine.process_ids()]
-
     def release_memory(self) -> None:
         """Return unused shared memory to the system."""
         for engine in self._engines:
@@ -288,6 +287,9 @@ class EnginePool:
     system_regions = sent_by(_ask_one, Engine.system_regions)
     cuda_regions = sent_by(_ask_one, Engine.cuda_regions)
 
+    def directories(self) -> dict[str, str]:
+        return self._assignment.directories() if self._assignment is not None else {}
+
     # --- merged from all engines
 
     def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
@@ -304,6 +306,10 @@ class EnginePool:
             for line in lines:
                 found.setdefault((line.entry.name, line.entry.version), []).append(line)
         return [replace(merged(same), entry=_merged([each.entry for each in same])) for same in found.values()]
+
+    def demand_overview(self) -> DemandOverview | None:
+        found = [each for each in self._ask_all(CALLS["demand_overview"], []) if each is not None]
+        return merged(found) if found else None
 
     def recent_traces(self) -> list[tuple[TraceRecord, ...]]:
         answers = self._ask_all(CALLS["recent_traces"], [])
@@ -528,8 +534,10 @@ _KEYS: dict[type[Any], tuple[str, ...]] = {
     BucketStatistics: ("batch_size", "length"),
     CustomFamilyMetrics: ("name",),
     CustomSeriesMetrics: ("labels", "bounds"),
+    DemandModel: ("model", "is_resident", "is_pinned"),
     DeviceMemoryMetrics: ("device", "gpu_uuid"),
     HistogramMetrics: ("name",),
+    LetGo: ("at", "model", "reason", "text"),
     LoadMetrics: ("cause", "result"),
     ModelMetrics: ("model", "namespace", "version"),
     ModelProcessMetrics: ("instance",),

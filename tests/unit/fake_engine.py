@@ -17,7 +17,7 @@ from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingP
 from trident.core.observability.history import VersionHistory, VersionRequests
 from trident.core.observability.log import LogLevels
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import MetricsSnapshot, VersionStatistics
+from trident.core.observability.statistics import DemandOverview, MetricsSnapshot, VersionStatistics
 from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceOptions, TraceRecord
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion
@@ -169,8 +169,14 @@ class FakeEngine:
     def load_model(self, name: str, parameters: dict[str, Any]) -> None:
         self._noted("load", name, parameters)
 
-    def load_directory(self, name: str, directory: str) -> None:
+    def load_directory(self, name: str, directory: str, origin: str) -> None:
         self._noted("load_directory", name, directory)
+
+    def directories(self) -> dict[str, str]:
+        return {}
+
+    def demand_overview(self) -> DemandOverview | None:
+        return None
 
     def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
         self._noted("unload", name, unload_dependents)

@@ -22,6 +22,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "two-engines")]
 
+# Two engines divide it. The load of a model takes twice its size for a while.
 MEMORY_MB = 500
 HEAVY_MB = 100
 # Of the model `waiting`: many milliseconds.
@@ -31,7 +32,7 @@ ROUNDS = 20_000
 @pytest.fixture(scope="module")
 def running(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MultiModelContainer]:
     folder = tmp_path_factory.mktemp("endpoint")
-    with MultiModelContainer(folder, TRIDENT_SAGEMAKER_MEMORY_LIMIT_MB=str(MEMORY_MB)) as made:
+    with MultiModelContainer(folder, TRIDENT_MODEL_MEMORY=f"{MEMORY_MB}MB") as made:
         yield made
 
 

@@ -1313,8 +1313,7 @@ def test_a_call_that_raises_is_answered(any_fault: Exception, tmp_path: Path, ca
     engine = ServedEngine()
     engine.model_metadata = Faulty(any_fault)  # type: ignore[method-assign]
     engine.load_model = Faulty(any_fault)  # type: ignore[method-assign]
-    changed = Faulty(any_fault)
-    with served(tmp_path, engine, after_change=changed) as (path, _), connected(path) as remote:
+    with served(tmp_path, engine) as (path, _), connected(path) as remote:
         answer = ask(remote, numbers(SMALL))
         with pytest.raises(UnexpectedError):
             remote.model_metadata("simple", -1)
@@ -1322,7 +1321,7 @@ def test_a_call_that_raises_is_answered(any_fault: Exception, tmp_path: Path, ca
             remote.load_model("simple", {})
         assert answer.get().error is None
         assert ask(remote, numbers(SMALL)).get().error is None
-    assert tracebacks(caplog, any_fault) == 3
+    assert tracebacks(caplog, any_fault) == 2
 
 
 def test_callbacks_in_a_front_end_that_raise(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,13 @@ class Server:
         self.index: Any = [{"name": each["name"], "version": "1", "state": "READY"} for each in models]
         self.ready = ready, answers
         self.console: list[dict[str, Any]] = []
+        self.demand: dict[str, Any] = {}
 
     def __call__(self, method: str, url: str) -> Answer:
         if url.endswith("/index"):
             return self._answer(200 if self.index is not None else 401, self.index)
+        if url.endswith("/demand"):
+            return self._answer(200 if self.demand else 404, self.demand)
         if "/console/" in url:
             return self._answer(200 if self.console else 404, {"rows": self.console, "refused": 9})
         if "/health/" in url:
@@ -107,6 +111,17 @@ def test_models_that_wait_for_a_request_are_a_number(capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "1 of 1 versions ready, 3 registered, 10 requests" in shown
     assert "cold" not in shown
+    models = [{"model": "m", "cold_starts": 7, "last_cold_s": 0.2}, {"model": "pinned", "cold_starts": 0}]
+    gone = [{"at": 0.0, "model": "\x1bx", "bytes": 5_000_000, "text": "it was idle for 5 s"}]
+    server.demand = {"registered": 4, "resident": 1, "resident_bytes": 10**9, "budget_bytes": 2 * 10**9, "waiting": 3}
+    server.demand |= {"loads": 6, "models": models, "let_go": gone}
+    assert status(["http://server"], server) == 0
+    lines = capsys.readouterr().out.splitlines()[1:4]
+    assert lines[0] == (
+        "  1 of 4 models in memory, 1,000 of 2,000 MB; 6 loads in the last minute, 3 requests wait for one"
+    )
+    assert lines[1] == "  cold starts: m 7, last 0.20 s"
+    assert re.fullmatch(r"  let go at [\d:]{8}: \\u001bx, 5.0 MB, it was idle for 5 s", lines[2])
 
 
 def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureFixture[str]) -> None:

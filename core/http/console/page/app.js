@@ -5,11 +5,12 @@ import { useToken, get } from "./api.js";
 import { usePoll } from "./parts.js";
 import { Overview } from "./overview.js";
 import { Model } from "./model.js";
+import { Demand } from "./demand.js";
 import { Repository } from "./repository.js";
 import { Log } from "./log.js";
 import { Traces } from "./traces.js";
 
-const VIEWS = [["", "Overview", Overview], ["repository", "Repository", Repository], ["log", "Log", Log], ["traces", "Traces", Traces]];
+const VIEWS = [["", "Overview", Overview], ["demand", "On demand", Demand], ["repository", "Repository", Repository], ["log", "Log", Log], ["traces", "Traces", Traces]];
 
 // `#/models/NAME/VIEW`: each part is encoded.
 function place() {
@@ -36,12 +37,13 @@ function App() {
     window.dispatchEvent(new Event("theme"));
   }, [theme]);
   const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const views = VIEWS.filter(([view]) => view !== "demand" || server?.control_mode === "demand");
   const View = (VIEWS.find(([view]) => view === at.view) || VIEWS[0])[2];
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the content</a>
     <header class="top">
       <a class="brand" href="#/"><img src="console/page/icon.svg" alt="" width="26" height="26" /><span>Trident${server && html` <small class="muted">${server.version}</small>`}</span></a>
-      <nav aria-label="Views">${VIEWS.map(([view, title]) => html`
+      <nav aria-label="Views">${views.map(([view, title]) => html`
         <a key=${view} href=${`#/${view}`} aria-current=${view === at.view || (!view && at.view === "models") ? "page" : undefined}>${title}</a>`)}</nav>
       <div class="health" role="status">${error && error.status !== 401 ? html`<span class="pill bad">no answer</span>` : server && html`<${Health} server=${server} />`}</div>
       <button class="icon" onClick=${() => setTheme(isDark ? "light" : "dark")} aria-label=${`Use the ${isDark ? "light" : "dark"} theme`} title=${`Use the ${isDark ? "light" : "dark"} theme`}>${isDark ? "☀" : "☾"}</button>

@@ -64,10 +64,9 @@ class Archive:
         file.write_text(content)
         return file
 
-    def found(self) -> tuple[str, int]:
-        """The model's folder, relative to the archive's, and the size of its weights."""
-        model = find_model(self.folder)
-        return str(model.path.relative_to(self.folder)), model.weight_bytes
+    def found(self) -> str:
+        """The model's folder, relative to the archive's."""
+        return str(find_model(self.folder).relative_to(self.folder))
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def archive(tmp_path: Path) -> Archive:
 def test_the_model_is_found_in_each_layout(archive: Archive, paths: list[str], where: str) -> None:
     for path in paths:
         archive.put(path)
-    assert archive.found() == (where, 0)
+    assert archive.found() == where
 
 
 def test_the_ensemble_of_several_models_is_found(archive: Archive) -> None:
@@ -101,9 +100,7 @@ def test_the_ensemble_of_several_models_is_found(archive: Archive) -> None:
         archive.put(f"{name}/config.pbtxt", 'platform: "onnxruntime_onnx"')
     archive.put("ensemble/config.pbtxt", ENSEMBLE)
     (archive.folder / "ensemble" / "1").mkdir()
-    where, size = archive.found()
-    assert where == "ensemble"
-    assert size > 10  # its parts are loaded with it
+    assert archive.found() == "ensemble"
 
 
 @pytest.mark.parametrize(("ensembles", "what"), [(0, "none of them an ensemble"), (2, "2 of them ensembles")])
@@ -123,13 +120,6 @@ def test_a_folder_without_a_model_is_refused(archive: Archive) -> None:
         archive.found()
 
 
-def test_a_malformed_configuration_is_refused(archive: Archive) -> None:
-    archive.put("config.pbtxt", "max_batch_sise: 8")
-    archive.put("1/model.onnx")
-    with pytest.raises(ConfigInvalid, match="max_batch_sise"):
-        archive.found()
-
-
 def test_links_within_the_folder_are_followed_once(archive: Archive) -> None:
     weights = archive.put("weights/big.onnx", "12345")
     (archive.folder / "1").mkdir()
@@ -138,7 +128,7 @@ def test_links_within_the_folder_are_followed_once(archive: Archive) -> None:
     (archive.folder / "1" / "again").symlink_to(archive.folder)
     files = list_files(archive.folder)
     assert files == {"weights/big.onnx": 5, "1/model.onnx": 5}
-    assert archive.found() == (".", 5)
+    assert archive.found() == "."
 
 
 @pytest.mark.parametrize(

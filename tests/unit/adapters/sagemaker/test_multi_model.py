@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 from werkzeug.test import Client
 
-from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write
+from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, unstarted, weight_of, write
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
-from trident.adapters.sagemaker.model_states import ModelStates
 from trident.adapters.sagemaker.multi_model import (
     LONGEST_NAME,
     LoadedModels,
-    MemoryBudget,
     check_name,
     check_url,
     folder_of,
@@ -31,17 +27,27 @@ from trident.core.errors import AlreadyLoaded, InvalidRequest, ModelLoadFailed, 
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.admin import MetricsPage
 from trident.core.http.front_end import HttpOptions
+from trident.core.lifecycle.memory import MemoryLedger, ModelBudget
+from trident.core.lifecycle.options import MemoryShare
+from trident.core.repository.sources import Repositories
+
+ENSEMBLE = """
+platform: "ensemble"
+input { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }
+ensemble_scheduling { step [
+  { model_name: "a" model_version: -1
+    input_map { key: "INPUT0" value: "IN" } output_map { key: "OUTPUT0" value: "OUT" } } ] }
+"""
 
 
 class Endpoint:
-    """The registry over a folder of unpacked archives, on an engine with the fake backend."""
+    """The models of an endpoint over a folder of unpacked archives, on an engine with the fake backend."""
 
-    def __init__(
-        self, root: Path, bench: Bench, memory: MemoryBudget | None = None, states: ModelStates | None = None
-    ) -> None:
+    def __init__(self, root: Path, bench: Bench) -> None:
         self.root = root
         self.bench = bench
-        self.models = LoadedModels(bench.engine, str(root), memory or MemoryBudget(lambda: None), states)
+        self.models = LoadedModels(bench.engine, str(root))
 
     def url(self, name: str) -> str:
         return f"{self.root}/{name}/model"
@@ -53,37 +59,17 @@ class Endpoint:
         """Unpack an archive with a flat model that answers with `weight`; return the model's folder."""
         return write(self.root / name, "model", weight)
 
-    def ask(self, name: str) -> int:
-        with self.models.invocation(name):
-            return self.bench.ask(name)
-
     def names(self) -> list[str]:
-        page, _ = self.models.names_after(None)
-        return [model.name for model in page]
+        page, _ = self.models.page(None)
+        return [name for name, _ in page]
 
 
-def waiting(method: str) -> int:
-    """The number of threads that wait in this method of the registry for the end of another change."""
-    found = [_functions(frame) for frame in sys._current_frames().values()]
-    return sum({method, f"begin_{method}"} <= names for names in found)
-
-
-def _functions(frame: FrameType | None) -> set[str]:
-    names = set()
-    while frame is not None:
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return names
-
-
-@pytest.fixture(params=["own", "shared"])
-def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Endpoint]:
-    """With the states of a container in one process, and with those that several front ends share."""
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
     root = tmp_path / "models"
     root.mkdir()
-    with living(control_mode="explicit") as bench:
-        states = ModelStates(bench.engine, tmp_path / "states") if request.param == "shared" else None
-        yield Endpoint(root, bench, states=states)
+    with living(control_mode="demand") as bench:
+        yield Endpoint(root, bench)
 
 
 @pytest.fixture
@@ -99,43 +85,52 @@ def test_one_of_two_simultaneous_loads_wins(endpoint: Endpoint, pool: ThreadPool
         until(lambda: endpoint.bench.backend.loads == ["a:1=1"])
         with pytest.raises(AlreadyLoaded, match=r"^model 'a' is being loaded already$"):
             endpoint.load("a")
-        with pytest.raises(ModelNotFound) as caught:
-            endpoint.models.get("a")
-        assert caught.value.hint == "it is being loaded"
+        with pytest.raises(ModelNotFound):
+            endpoint.models.url("a")
         assert endpoint.names() == []
+        early = pool.submit(endpoint.bench.ask, "a")
     first.result(LIMIT_S)
-    assert endpoint.ask("a") == 1
+    assert early.result(LIMIT_S) == 1
+    assert endpoint.names() == ["a"]
+    with pytest.raises(AlreadyLoaded, match=r"^model 'a' is loaded already$"):
+        endpoint.load("a")
+    assert endpoint.bench.backend.loads == ["a:1=1"]
 
 
 def test_an_unload_waits_for_running_invocations(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
-    with endpoint.models.invocation("a"), endpoint.models.invocation("a"):
+    with endpoint.bench.running("a") as responses:
         unload = pool.submit(endpoint.models.unload, "a")
         until(lambda: endpoint.names() == [])
-        assert endpoint.bench.ask("a") == 1
-        with pytest.raises(ModelNotFound) as caught:
-            endpoint.ask("a")
-        assert caught.value.hint == "it is being unloaded"
+        with pytest.raises(ModelNotFound):
+            endpoint.bench.ask("a")
         assert not unload.done()
+    assert weight_of(responses) == 1
     unload.result(LIMIT_S)
-    endpoint.load("a")
-    assert endpoint.ask("a") == 1
-
-
-def test_an_unload_waits_for_another_unload(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
-    endpoint.unpack("a", 1)
-    endpoint.load("a")
-    with endpoint.bench.running("a"):
-        first = pool.submit(endpoint.models.unload, "a")
-        until(lambda: endpoint.names() == [] and waiting("unload") == 0)
-        second = pool.submit(endpoint.models.unload, "a")
-        until(lambda: waiting("unload") == 1)
-    first.result(LIMIT_S)
-    second.result(LIMIT_S)
     assert endpoint.bench.backend.models[0].is_closed
     with pytest.raises(ModelNotFound):
         endpoint.models.unload("a")
+    endpoint.load("a")
+    assert endpoint.bench.ask("a") == 1
+
+
+def test_an_unload_ends_a_load_that_requests_wait_for(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+    """As after a restart of the engine: the model is registered, and loaded again."""
+    endpoint.unpack("a", 1)
+    endpoint.load("a")
+    endpoint.bench.backend.models[0].instances[0].close()
+    demand = endpoint.bench.lifecycle.demand
+    assert demand is not None
+    (registration,) = demand.all()
+    endpoint.bench.lifecycle.loads.unload(endpoint.bench.lifecycle.models.add(registration.key), "the test")
+    with endpoint.bench.backend.holding("a"):
+        asked = pool.submit(endpoint.bench.ask, "a")
+        until(lambda: endpoint.bench.backend.loads == ["a:1=1"] * 2)
+        endpoint.models.unload("a")
+    with pytest.raises(ModelNotFound):
+        asked.result(LIMIT_S)
+    assert endpoint.names() == []
 
 
 def test_a_failed_unload_keeps_the_model(endpoint: Endpoint) -> None:
@@ -145,6 +140,46 @@ def test_a_failed_unload_keeps_the_model(endpoint: Endpoint) -> None:
     with pytest.raises(ServerError, match="Server not ready"):
         endpoint.models.unload("a")
     assert endpoint.names() == ["a"]
+
+
+def test_a_loaded_model_stays_and_only_an_unload_lets_it_go(tmp_path: Path) -> None:
+    with living(control_mode="demand", model_idle_s=0.001, poll_secs=0.001) as bench:
+        endpoint = Endpoint(tmp_path, bench)
+        endpoint.unpack("a", 1)
+        endpoint.load("a")
+        demand = bench.lifecycle.demand
+        assert demand is not None
+        for _ in range(3):
+            demand.look()
+            demand.look_for_names(Repositories([]))
+        assert bench.ask("a") == 1
+        assert bench.backend.loads == ["a:1=1"]
+
+
+def test_a_registered_model_is_loaded_by_the_start(tmp_path: Path) -> None:
+    """What a restarted engine learns of its predecessor."""
+    write(tmp_path / "a", "model", 1)
+    with unstarted(control_mode="demand") as bench:
+        bench.engine.load_directory("a", f"{tmp_path}/a/model", "origin")
+        assert bench.engine.directories() == {"a": "origin"}
+        assert bench.backend.loads == []
+        bench.engine.start()
+        assert bench.engine.wait_loaded(LIMIT_S)
+        assert bench.ask("a") == 1
+        assert bench.backend.loads == ["a:1=1"]
+
+
+def test_memory_that_is_short_for_a_step_is_short_for_the_ensemble(tmp_path: Path) -> None:
+    """The platform unloads another model after such an error, and after no other."""
+    write(tmp_path / "e" / "model", "a", "1".ljust(1000))
+    put(tmp_path / "e" / "model" / "e" / "config.pbtxt", ENSEMBLE)
+    (tmp_path / "e" / "model" / "e" / "1").mkdir()
+    budget = ModelBudget(MemoryShare(bytes=100), resident=lambda: 0, host=lambda: None)
+    memory = MemoryLedger(lambda devices: {}, {}, budget=budget)
+    with living(control_mode="demand", memory=memory) as bench:
+        with pytest.raises(OutOfMemory, match=r"ensemble 'e' depends on 'a'"):
+            Endpoint(tmp_path, bench).load("e")
+        assert bench.engine.directories() == {}
 
 
 def loaded(endpoint: Endpoint, count: int) -> LoadedModels:
@@ -157,18 +192,18 @@ def loaded(endpoint: Endpoint, count: int) -> LoadedModels:
 
 def test_a_page_continues_after_an_unloaded_model(endpoint: Endpoint) -> None:
     models = loaded(endpoint, 5)
-    _, token = models.names_after(None, 2)
+    _, token = models.page(None, 2)
     models.unload("m0")
     models.unload("m1")  # the model whose name the token encodes
     models.unload("m3")
-    page, token = models.names_after(token, 2)
-    assert ([model.name for model in page], token) == (["m2", "m4"], None)
+    page, token = models.page(token, 2)
+    assert ([name for name, _ in page], token) == (["m2", "m4"], None)
 
 
 @pytest.mark.parametrize("token", ["!", "m1", "a", "Li4", "YS9i", "/w==", "-w", "é", "x" * 5000])
 def test_invalid_tokens_are_refused(endpoint: Endpoint, token: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^invalid next_page_token$"):
-        endpoint.models.names_after(token)
+        endpoint.models.page(token)
 
 
 # --- the log
@@ -180,89 +215,17 @@ def test_the_log_names_the_folder_and_the_archive_of_a_model(
     caplog.set_level(logging.INFO)
     folder = endpoint.unpack("a1b2", 1)
     endpoint.load("a1b2")
-    with endpoint.models.invocation("a1b2", "cats.tar.gz"), endpoint.models.invocation("a1b2", "cats.tar.gz"):
-        pass
+    for _ in range(2):
+        endpoint.models.note_archive("a1b2", "cats.tar.gz")
     endpoint.models.unload("a1b2")
     put(folder / "1" / "model.fake", BROKEN)
     with pytest.raises(ServerError):
         endpoint.load("a1b2")
-    archive = f"{endpoint.url('a1b2')} (archive 'cats.tar.gz')"
+    origin = f"{endpoint.url('a1b2')} (archive 'cats.tar.gz')"
     named, unloaded, failed = [line for line in caplog.messages if "archive" in line]
-    assert (named, unloaded) == (f"model 'a1b2' is the one from {archive}", f"model 'a1b2' from {archive} was unloaded")
-    assert failed.startswith(f"model 'a1b2' was not loaded from {archive}: ")
-
-
-# --- the states of models that two front ends share, and what is left when one of them dies
-
-
-class FrontEnds:
-    """Two registries over the same files and engine."""
-
-    def __init__(self, folder: Path, bench: Bench) -> None:
-        self.root = folder / "models"
-        self.root.mkdir()
-        self.bench = bench
-        self.states = [ModelStates(bench.engine, folder / "states") for _ in range(2)]
-        self.first, self.second = (
-            LoadedModels(bench.engine, str(self.root), MemoryBudget(lambda: None), each) for each in self.states
-        )
-
-    def url(self, name: str) -> str:
-        return f"{self.root}/{name}/model"
-
-    def put(self, name: str) -> str:
-        write(self.root / name, "model", 1)
-        return self.url(name)
-
-
-@pytest.fixture
-def front_ends(tmp_path: Path) -> Iterator[FrontEnds]:
-    with living(control_mode="explicit") as bench:
-        yield FrontEnds(tmp_path, bench)
-
-
-def names(models: LoadedModels) -> list[str]:
-    return [model.name for model in models.names_after(None)[0]]
-
-
-def test_an_unload_waits_for_the_invocations_of_the_other(front_ends: FrontEnds) -> None:
-    front_ends.first.load("a", front_ends.put("a"))
-    with ThreadPoolExecutor(1) as pool:
-        with front_ends.second.invocation("a"):
-            unload = pool.submit(front_ends.first.unload, "a")
-            until(lambda: names(front_ends.second) == [])
-            assert front_ends.bench.ask("a") == 1
-            assert not unload.done()
-        unload.result(LIMIT_S)
-
-
-def test_a_change_that_a_dead_front_end_had_begun_is_undone(front_ends: FrontEnds) -> None:
-    """The kernel frees its lock, and the file still says that the model is being changed."""
-    for name in "ab":
-        front_ends.first.load(name, front_ends.put(name))
-    front_ends.states[0].begin_unload("a")
-    front_ends.states[0]._store.end_change("a")
-    with pytest.raises(ModelNotFound):
-        front_ends.second.get("a")
-    assert names(front_ends.second) == ["b"]
-    until(lambda: front_ends.bench.backend.models[0].is_closed)
-    front_ends.states[0].begin_load("c", front_ends.put("c"))
-    front_ends.states[0]._store.end_change("c")
-    front_ends.second.load("c", front_ends.url("c"))
-    assert names(front_ends.first) == ["b", "c"]
-
-
-def test_a_model_that_the_engine_has_lost_is_unknown(front_ends: FrontEnds) -> None:
-    front_ends.first.load("a", front_ends.put("a"))
-    front_ends.bench.engine.unload_model("a", True, wait=True)
-    assert names(front_ends.second) == []
-    with pytest.raises(ModelNotFound):
-        front_ends.first.get("a")
-    front_ends.second.load("a", front_ends.url("a"))
-    assert names(front_ends.first) == ["a"]
-    front_ends.bench.engine.unload_model("a", True, wait=True)
-    front_ends.first.load("a", front_ends.url("a"))  # also if nobody has noticed it yet
-    assert names(front_ends.second) == ["a"]
+    assert named == "model 'a1b2' is the one from the archive 'cats.tar.gz'"
+    assert unloaded == f"model 'a1b2' from {origin} was unloaded"
+    assert failed.startswith(f"model 'a1b2' was not loaded from {origin}: ")
 
 
 # --- the checks of names and urls in a multi-model load
@@ -340,8 +303,8 @@ def test_a_url_without_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 class Engine(FakeEngine):
-    def load_directory(self, name: str, directory: str) -> None:
-        super().load_directory(name, directory)
+    def load_directory(self, name: str, directory: str, origin: str) -> None:
+        super().load_directory(name, directory, origin)
         self.versions[name] = (1,)
 
 
@@ -350,9 +313,8 @@ class Container:
         self.root = root
         self.engine = Engine()
         settings = SageMakerSettings(multi_model=True, models_root=str(root), ping_mode=PingMode.LIVE)
-        budget = MemoryBudget(lambda: None)
         self.application = SageMakerApplication(
-            self.engine, HttpOptions(), ThreadBridge(), settings, MetricsPage(lambda _: b""), memory=budget
+            self.engine, HttpOptions(), ThreadBridge(), settings, MetricsPage(lambda _: b"")
         )
         self.open: Any = Client(self.application).open
 

@@ -608,7 +608,11 @@ def test_load_model_adds_to_the_default_model(container: Container) -> None:
 
 def test_multi_model_mode_has_no_repository_and_no_startup_model(container: Container) -> None:
     found = container.settings(SAGEMAKER_MULTI_MODEL="true")
-    assert (found.model_repository, found.load_model, found.model_control_mode) == ((), (), "explicit")
+    assert (found.model_repository, found.load_model, found.model_control_mode) == ((), (), "demand")
+    assert (
+        container.settings(SAGEMAKER_MULTI_MODEL="true", TRIDENT_ENGINES="2", TRIDENT_MODEL_MEMORY="1GiB").engines
+        == "2"
+    )
     assert (sagemaker(found).models_root, sagemaker(found).ping_mode) == (str(container.models_root), "live")
     assert container.refusal("--model-control-mode=none", SAGEMAKER_MULTI_MODEL="true").startswith(
         'Bad option: "--model-control-mode".'

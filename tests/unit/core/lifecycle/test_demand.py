@@ -26,7 +26,15 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     write,
 )
 from tests.waiting import until
-from trident.core.errors import DeadlineExceeded, ModelCold, ModelNotFound, ModelNotReady, ServerError, ServerStopping
+from trident.core.errors import (
+    DeadlineExceeded,
+    ModelCold,
+    ModelNotFound,
+    ModelNotReady,
+    OutOfMemory,
+    ServerError,
+    ServerStopping,
+)
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
@@ -203,6 +211,15 @@ def test_what_has_rested_longest_goes_when_a_load_lacks_memory(tmp_path: Path) -
         assert len(resident(bench)) == 4
         for name, weight in (("a", 1), ("b", 2), ("a", 1), ("c", 3)):
             assert bench.ask(name) == weight
+        shown = bench.engine.demand_overview()
+        assert shown is not None
+        assert (shown.registered, shown.resident, shown.resident_bytes) == (5, len(resident(bench)), 4 * SIZE)
+        gone = shown.let_go[0]
+        assert (gone.bytes, gone.reason, gone.text) == (SIZE, "memory", "'c' needs its memory")
+        starts = {each.model: (each.cold_starts, each.is_pinned, each.cold_seconds > 0) for each in shown.models}
+        assert starts["pinned"] == (0, True, False)
+        assert starts["stays"] == (1, True, True)
+        assert starts["c"][0] + starts["a"][0] + starts["b"][0] == shown.loads - 1
         assert sum(not model.is_closed for model in bench.backend.models) <= 4
 
 
@@ -211,7 +228,7 @@ def test_a_model_in_use_stays_and_a_load_that_cannot_fit_is_refused(tmp_path: Pa
         write(tmp_path, name, sized(number))
     write(tmp_path, "large", sized(3, 10 * SIZE))
     with demanding(tmp_path, budget=2 * SIZE) as bench:
-        with pytest.raises(ModelNotReady, match="out of memory: model 'large' needs about") as caught:
+        with pytest.raises(OutOfMemory, match="out of memory: model 'large' needs about") as caught:
             bench.ask("large")
         assert caught.value.retry_after_s == 1
         assert bench.ask("a") == 1
@@ -224,7 +241,7 @@ def test_a_model_in_use_stays_and_a_load_that_cannot_fit_is_refused(tmp_path: Pa
         waiting.join(LIMIT_S)
         assert resident(bench) == ["b"]
         bench.load("b")
-        with pytest.raises(ModelNotReady, match=r"are free; held by b 0 MiB|are free"):
+        with pytest.raises(OutOfMemory, match=r"are free; held by b 0 MiB|are free"):
             bench.ask("a")
         bench.engine.unload_model("b", False, wait=True)
         assert bench.index()[1] == f"b 1 {REGISTERED}"

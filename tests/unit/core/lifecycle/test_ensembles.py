@@ -229,27 +229,25 @@ def archive(folder: Path, weight: int | str) -> Path:
 
 def test_an_ensemble_outside_the_repositories_brings_its_own_models(tmp_path: Path) -> None:
     """Those of two archives have the same names and are different models."""
-    (tmp_path / "repository").mkdir()
-    with explicit(tmp_path / "repository") as bench:
+    with living(control_mode="demand") as bench:
         for name, weight in (("cat", 1), ("dog", 2)):
-            bench.engine.load_directory(name, str(archive(tmp_path / name, weight)))
+            bench.engine.load_directory(name, str(archive(tmp_path / name, weight)), name)
         assert (bench.ask("cat"), bench.ask("dog")) == (1, 2)
         with pytest.raises(ServerError, match="Request for unknown model"):
             bench.engine.model("a")
         bench.engine.unload_model("cat", True, wait=True)
         assert [model.is_closed for model in bench.backend.models] == [True, False]
         assert bench.ask("dog") == 2
-        bench.engine.load_directory("cat", str(tmp_path / "cat" / "e"))
+        bench.engine.load_directory("cat", str(tmp_path / "cat" / "e"), "cat")
         assert bench.ask("cat") == 1
 
 
 def test_an_archive_whose_step_fails_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "repository").mkdir()
     archive(tmp_path / "cat", 1)
     write(tmp_path / "cat", "b", BROKEN)
     ensemble(tmp_path / "cat", "e", step("inner", "INPUT0", "T"), step("b", "T", "OUTPUT0"))
-    with explicit(tmp_path / "repository") as bench:
+    with living(control_mode="demand") as bench:
         with pytest.raises(ServerError, match=r"depends on 'b' which has no loaded version\."):
-            bench.engine.load_directory("cat", str(tmp_path / "cat" / "e"))
+            bench.engine.load_directory("cat", str(tmp_path / "cat" / "e"), "cat")
         until(lambda: all(model.is_closed for model in bench.backend.models))
         assert bench.engine.is_ready()

@@ -153,12 +153,12 @@ def test_load_directory_waits_for_the_end_of_the_start(tmp_path: Path) -> None:
         assert may_open.wait(LIMIT_S)
         return LocalSource(Path(text))
 
-    with unstarted(tmp_path / "repository", open_source=open_source, control_mode="explicit") as bench:
+    with unstarted(tmp_path / "repository", open_source=open_source, control_mode="demand") as bench:
         bench.engine.start()
         assert bench.engine.is_live()
         assert bench.engine.phase().name == Phase.STARTING
         with ThreadPoolExecutor(1) as pool:
-            loading = pool.submit(bench.engine.load_directory, "cat", str(tmp_path / "elsewhere" / "m"))
+            loading = pool.submit(bench.engine.load_directory, "cat", str(tmp_path / "elsewhere" / "m"), "m")
             with pytest.raises(ModelNotReady, match="Server not ready"):
                 bench.engine.load_model("m", {})
             assert not loading.done()

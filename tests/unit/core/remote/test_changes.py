@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.core.remote.remote_parts import Pooled, ServedEngine, pooled
 from tests.waiting import until
-from trident.core.errors import InvalidRequest, ModelLoadFailed
+from trident.core.errors import AlreadyLoaded, InvalidRequest, ModelLoadFailed
 from trident.core.observability.log import LogLevels
 from trident.core.remote.calls import CALLS, EngineGone
-from trident.core.remote.changes import ControlChange, ControlLog, Restoration
+from trident.core.remote.changes import ControlChange, ControlLog, Restoration, own_changes
 from trident.core.shared_memory import RegionKind
 
 LEVELS = LogLevels(verbose=0)
@@ -31,8 +31,10 @@ class Models(ServedEngine):
         super().load_model(name, parameters)
         self._have({**self.versions, name: (1,)})
 
-    def load_directory(self, name: str, directory: str) -> None:
-        super().load_directory(name, directory)
+    def load_directory(self, name: str, directory: str, origin: str) -> None:
+        if name in self.versions:
+            raise AlreadyLoaded("it is loaded")
+        super().load_directory(name, directory, origin)
         self._have({**self.versions, name: (1,)})
 
     def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
@@ -189,26 +191,60 @@ def test_model_is_loaded_in_the_engine_with_the_fewest_models(
     placed_pool: Pooled, placed_engines: list[Models]
 ) -> None:
     for name in "abc":
-        placed_pool[0].load_directory(name, f"/{name}")
+        placed_pool[0].load_directory(name, f"/{name}", f"/{name}/model")
     assert names(placed_engines) == [["a", "c"], ["b"]]
     placed_pool[0].unload_model("a", True, wait=True)
     placed_pool[0].unload_model("c", True, wait=True)
     assert names(placed_engines) == [[], ["b"]]
-    placed_pool[0].load_directory("b", "/other")  # a model that is there stays where it is
-    placed_pool[0].load_directory("d", "/d")
+    with pytest.raises(AlreadyLoaded):
+        placed_pool[0].load_directory("b", "/other", "/other")
+    placed_pool[0].load_directory("d", "/d", "/d/model")
     assert names(placed_engines) == [["d"], ["b"]]
+    assert placed_pool[0].directories() == {"b": "/b/model", "d": "/d/model"}
 
 
 def test_failed_load_does_not_count_for_placement(placed_pool: Pooled, placed_engines: list[Models]) -> None:
     for engine in placed_engines:
         engine.refusal = ModelLoadFailed("the weights are broken")
     with pytest.raises(ModelLoadFailed, match="the weights are broken"):
-        placed_pool[0].load_directory("a", "/a")
+        placed_pool[0].load_directory("a", "/a", "/a")
     for engine in placed_engines:
         engine.refusal = None
-    placed_pool[0].load_directory("b", "/b")
+    placed_pool[0].load_directory("b", "/b", "/b")
     assert names(placed_engines) == [["b"], []]
     placed_pool[0].unload_model("none", True)  # no error, as in one engine
+
+
+def test_a_load_that_a_front_end_did_not_note_before_it_died_is_found(
+    placed_pool: Pooled, placed_engines: list[Models], tmp_path: Path
+) -> None:
+    call = ControlChange(CALLS["load_directory"], ["a", "/a", "/a/model"])
+    with ControlLog(own_changes(tmp_path / "changes", 1)).begun(call):
+        placed_engines[1].load_directory("a", "/a", "/a/model")
+        assert placed_pool[0].directories() == {}
+        with pytest.raises(AlreadyLoaded):
+            placed_pool[0].load_directory("a", "/a", "/a/model")
+        assert names(placed_engines) == [[], ["a"]]
+        assert placed_pool[0].directories() == {"a": "/a/model"}
+    placed_pool[0].unload_model("a", True, wait=True)
+    assert names(placed_engines) == [[], []]
+
+
+def test_directories_are_registered_before_the_start_and_forgotten_if_they_are_gone(folder: Path) -> None:
+    control_log = ControlLog(folder)
+    note(control_log, "load_directory", "a", "/a", "/a/model")
+    note(control_log, "load_model", "b", {})
+    engine = Models("there")
+    note(control_log, "load_directory", "there", "/there", "/there/model")
+    restoration = Restoration(engine, control_log)
+    restoration.repeat(of_models=False)
+    assert engine.calls == [("load_directory", "a", "/a")]
+    restoration.repeat(of_models=True)
+    assert engine.calls[1:] == [("load", "b", {})]
+    engine.refusal = ModelLoadFailed("there is no directory /gone")
+    note(control_log, "load_directory", "gone", "/gone", "/gone/model")
+    restoration.repeat(of_models=False)
+    assert [each.title for each in control_log.changes()] == ["a", "b", "there"]
 
 
 @pytest.fixture
@@ -226,11 +262,11 @@ def test_the_log_keeps_the_last_change_of_each_model_in_order(folder: Path) -> N
     note(control_log, "load_model", "b", {})
     note(control_log, "unload_model", "a", False, False)
     control_log = ControlLog(folder)  # as of the next process
-    note(control_log, "load_directory", "c", "/models/c")
+    note(control_log, "load_directory", "c", "/models/c", "/c")
     note(control_log, "load_model", "b", {"config": '{"max_batch_size": 3}'})
     changes = [
         ("unload_model", ["a", False, False]),
-        ("load_directory", ["c", "/models/c"]),
+        ("load_directory", ["c", "/models/c", "/c"]),
         ("load_model", ["b", {"config": '{"max_batch_size": 3}'}]),
     ]
     assert [(change.call.name, change.arguments) for change in control_log.changes()] == changes

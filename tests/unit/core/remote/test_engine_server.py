@@ -195,7 +195,7 @@ def test_change_is_noted_and_sent_before_its_result(engine: ServedEngine, tmp_pa
     """A client that asks after the result must not see the state before it."""
     arguments: dict[str, list[Any]] = {
         "load_model": ["simple", {"config": "{}", "file:1/model.onnx": b"\0\xff"}],
-        "load_directory": ["simple", "/models/simple"],
+        "load_directory": ["simple", "/models/simple", "/models"],
         "unload_model": ["simple", False, True],
     }
     noted: list[ControlChange] = []
