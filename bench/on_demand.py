@@ -13,12 +13,15 @@ import argparse
 import functools
 import http.client
 import json
+import math
 import os
 import re
+import shlex
 import statistics
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,16 +33,17 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.machine import cores, cpu_model
+from bench.results import Figures, Publication, add_publication_arguments
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.waiting import until
-from trident.app.version import BUILD
 
 _MIB = 1 << 20
 _CLIENTS = 48
 _MOST_ASKED = 20
+_REGISTERED = 10_000
+_LISTS = 20
 _LOADED = re.compile(r"^I(\d{4} [\d:.]+) .*'(\w+)' version 1: LOADING -> READY after ([\d.]+) s", re.MULTILINE)
 
 
@@ -190,11 +194,9 @@ def cold_among(answers: Sequence[Answer], log: str) -> tuple[list[float], list[f
     return cold, warm
 
 
-def percentiles(seconds: Sequence[float]) -> str:
-    if len(seconds) < 2:
-        return "-"
-    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
-    return f"p50 {cuts[49] * 1e3:8.1f} ms   p99 {cuts[98] * 1e3:8.1f} ms   ({len(seconds)})"
+def percentile(seconds: Sequence[float], part: int) -> float:
+    """In milliseconds."""
+    return 1e3 * statistics.quantiles(seconds, n=100, method="inclusive")[part - 1] if len(seconds) > 1 else math.nan
 
 
 def lru_loop(
@@ -216,31 +218,61 @@ def lru_loop(
     return misses, hits
 
 
-def say(name: str, text: object) -> None:
-    print(f"{name:34} {text}", flush=True)
-
-
 def _serve(repository: Path, log: Path, *options: str) -> ServerProcess:
     return ServerProcess(repository, log, "--platform=plain", "--allow-grpc=false", "--http-workers=0", *options)
 
 
+def measure_registered(figures: Figures, folder: Path, model: Path) -> None:
+    """What models cost that nothing asks for: one and many of them, which are links to one file."""
+    held = {}
+    for count in (1, _REGISTERED):
+        repository = folder / f"registered-{count}"
+        for number in range(count):
+            path = repository / f"m{number:05d}" / "1" / "model.onnx"
+            path.parent.mkdir(parents=True)
+            path.hardlink_to(model)
+        began = time.perf_counter()
+        with _serve(repository, folder / f"log-{count}", "--model-control-mode=demand") as server:
+            started = time.perf_counter() - began
+            lists = []
+            for _ in range(_LISTS):
+                began = time.perf_counter()
+                assert len(server.json("POST", "/v2/repository/index", {})) == count
+                lists.append(time.perf_counter() - began)
+            held[count] = Memory(server).now()
+    case = f"{_REGISTERED:,} registered"
+    figures.at_most(case, "KB of each", 20, (held[_REGISTERED] - held[1]) / (_REGISTERED - 1) / 1e3)
+    figures.at_most(case, "seconds to start", 10, started)
+    figures.at_most(case, "seconds of a list, the client's part included, median", 0.1, statistics.median(lists))
+
+
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--mib", type=float, default=10.0, help="MiB of a model")
     parser.add_argument("--memory-mib", type=int, default=1024, help="the budget of the models")
     parser.add_argument("--rate", type=float, default=200.0, help="requests a second")
     parser.add_argument("--seconds", type=float, default=600.0)
+    add_publication_arguments(parser)
     given = parser.parse_args(arguments)
-    say("machine", f"{cpu_model()}, {cores()} cores; {BUILD}")
+    publication = Publication(given)
+    figures = Figures(shlex.join(["python", "-m", "bench", "models", *arguments]))
+
+    def note(case: str, seconds: Sequence[float]) -> float:
+        """Note the latencies of a case. Returns the 99th percentile."""
+        figures.note(case, f"p50 of {len(seconds):,}", "ms", [percentile(seconds, 50)])
+        return figures.note(case, f"p99 of {len(seconds):,}", "ms", [percentile(seconds, 99)]).median
+
     with tempfile.TemporaryDirectory(prefix="on-demand-") as place:
         folder = Path(place)
         repository = folder / "models"
         names = write_models(repository, given.models, given.mib)
         widths = {name: width_of(repository, name) for name in names}
         asked = zipf(names, int(given.rate * given.seconds))
-        most = [name for name, _ in sorted(((n, asked.count(n)) for n in set(asked)), key=lambda each: -each[1])]
-        say("bare load", percentiles([bare_load(repository, name, widths[name]) for name in most[:100]]))
+        most = [name for name, _ in Counter(asked).most_common()]
+        bare_ms = note("bare load", [bare_load(repository, name, widths[name]) for name in most[:100]])
         demand = ("--model-control-mode=demand", f"--model-memory={given.memory_mib}MiB", "--model-idle-secs=20")
         with _serve(repository, folder / "log", *demand) as server:
             memory = Memory(server)
@@ -255,17 +287,20 @@ def main(arguments: Sequence[str]) -> None:
             time.sleep(1)
             after, memory.is_over = memory.now(), True
             cold, warm = cold_among(answers, server.log_text())
-        taken = (memory.peak - without) / _MIB
-        say("requests", f"{len(answers)}, of which {sum(each.status != 200 for each in answers)} failed")
-        say("memory of models, at most", f"{taken:.0f} MiB of {given.memory_mib} ({taken / given.memory_mib:.1%})")
-        say("process without, and after all", f"{without / _MIB:.0f} MiB, {after / _MIB:.0f} MiB")
-        say("cold", percentiles(cold))
-        say("warm", percentiles(warm))
+        cold_ms, warm_ms = note("cold", cold), note("warm", warm)
         few = [name for name in asked if name in most[:_MOST_ASKED]]
         loads = [f"--load-model={name}" for name in most[:_MOST_ASKED]]
         with _serve(repository, folder / "log2", "--model-control-mode=explicit", *loads) as server:
             alone = ask_all(server.http_port, few, widths, given.rate)
-        say(f"warm, {_MOST_ASKED} models only", percentiles([each.seconds for each in alone]))
+        alone_ms = note(f"warm, {_MOST_ASKED} models only", [each.seconds for each in alone])
         misses, hits = lru_loop(repository, asked, widths, max(1, int(given.memory_mib / given.mib)))
-        say("functools.lru_cache, misses", percentiles(misses))
-        say("functools.lru_cache, hits", percentiles(hits))
+        note("functools.lru_cache, misses", misses)
+        note("functools.lru_cache, hits", hits)
+        figures.at_most("requests", f"failed of {len(answers):,}", 0, sum(each.status != 200 for each in answers))
+        taken = (memory.peak - without) / _MIB
+        figures.at_most("memory", f"most of {given.memory_mib} MiB, from outside", 1.05, taken / given.memory_mib)
+        figures.at_most("memory", "after all are idle over without models", 1.1, after / without)
+        figures.at_most("cold", "p99 over the bare load", 2, cold_ms / bare_ms)
+        figures.at_most("warm", "p99 over a server with few models", 1.05, warm_ms / alone_ms)
+        measure_registered(figures, folder, repository / names[0] / "1" / "model.onnx")
+    figures.publish(publication, "-models")

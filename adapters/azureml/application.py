@@ -42,7 +42,9 @@ class AzureMLApplication(V2Application):
     answers_options: ClassVar[bool] = False
 
     def __init__(self, host: Host, default_model: str) -> None:
-        model = DefaultModel(host.engine, host.bridge, default_model, _CURE)
+        model = DefaultModel(
+            host.engine, host.bridge, default_model, _CURE, on_demand=host.options.control_mode == "demand"
+        )
         self._score = Route("score", (SCORE_ROUTE,), "inference", POST, partial(_score, model))
         routes = (
             self._score,

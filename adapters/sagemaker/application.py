@@ -71,12 +71,16 @@ _GET_DELETE = frozenset({"GET", "DELETE"})
 class SageMakerEndpoint:
     """The state that the routes of one container share. Any thread."""
 
-    def __init__(self, engine: Engine, bridge: Bridge, settings: SageMakerSettings) -> None:
-        """Raises ConfigInvalid for settings that cannot be right."""
+    def __init__(self, engine: Engine, bridge: Bridge, settings: SageMakerSettings, *, on_demand: bool = False) -> None:
+        """`on_demand` as in DefaultModel. Raises ConfigInvalid for settings that cannot be right."""
         self.settings = settings
         self.response_types = ResponseTypes(settings)
         self._default_model = DefaultModel(
-            engine, bridge, settings.default_model, f"set {DEFAULT_MODEL} to the model that /invocations runs"
+            engine,
+            bridge,
+            settings.default_model,
+            f"set {DEFAULT_MODEL} to the model that /invocations runs",
+            on_demand=on_demand,
         )
         self._loaded: LoadedModels | None = None
         if settings.multi_model:
@@ -221,7 +225,7 @@ class SageMakerApplication(V2Application):
         metrics_page: MetricsPage,
     ) -> None:
         """Raises ConfigInvalid for settings that cannot be right."""
-        endpoint = SageMakerEndpoint(engine, bridge, settings)
+        endpoint = SageMakerEndpoint(engine, bridge, settings, on_demand=options.control_mode == "demand")
         routes = endpoint_routes(endpoint, metrics_page)
         self._named = {route.name: route for route in routes}
         self._is_multi_model = settings.multi_model

@@ -191,7 +191,14 @@ class VertexApplication(V2Application):
         """Raises InvalidRequest for version 0 in the predict route."""
         found = super().infer_path(settings.predict_route)
         routed = found[1] if found is not None else {"model": "", "version": ""}
-        endpoint = VertexEndpoint(engine, bridge, settings, routed["model"], routed["version"])
+        endpoint = VertexEndpoint(
+            engine,
+            bridge,
+            settings,
+            routed["model"],
+            routed["version"],
+            on_demand=options.control_mode == "demand",
+        )
         metrics = metrics_route(metrics_page)
         self._platform_routes = platform_routes(endpoint)
         self._targets = redirect_targets(endpoint, metrics)

@@ -415,9 +415,17 @@ class VertexEndpoint:
     """
 
     def __init__(
-        self, engine: Engine, bridge: Bridge, settings: VertexSettings, routed_model: str = "", routed_version: str = ""
+        self,
+        engine: Engine,
+        bridge: Bridge,
+        settings: VertexSettings,
+        routed_model: str = "",
+        routed_version: str = "",
+        *,
+        on_demand: bool = False,
     ) -> None:
         """`routed_model` and `routed_version` are named in the predict route, as images for v2 alone needed it; or "".
+        `on_demand` as in DefaultModel.
 
         Raises InvalidRequest for version 0.
         """
@@ -425,5 +433,5 @@ class VertexEndpoint:
         self.limits = SizeLimits(settings.max_request_size, settings.max_response_size)
         self.key_fields = frozenset((settings.key_field,)) if settings.key_field else frozenset()
         name = settings.default_model or routed_model
-        self.default_model = DefaultModel(engine, bridge, name, _CURE)
+        self.default_model = DefaultModel(engine, bridge, name, _CURE, on_demand=on_demand)
         self.default_version = version_number(routed_version if name == routed_model else "")

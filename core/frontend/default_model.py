@@ -6,7 +6,7 @@ Source: docs/spec/sagemaker.md sections B1 and B2; docs/spec/vertex.md section B
 from __future__ import annotations
 
 from trident.core.engine.protocol import Engine, ServedModel
-from trident.core.errors import ConfigInvalid, ModelLoading, ModelNotReady, ServerError
+from trident.core.errors import ConfigInvalid, ModelCold, ModelLoading, ModelNotReady, ServerError
 from trident.core.frontend.bridge import Bridge
 from trident.core.lifecycle.state import Phase
 
@@ -14,9 +14,11 @@ _SHOWN = 10
 
 
 class DefaultModel:
-    """`configured` is the name given at start, "" for the only model. `cure` is the hint if there are several."""
+    """`configured` is the name given at start, "" for the only model. `cure` is the hint if there are several. Models
+    on demand count whether they are in memory or not, and only `find` loads one."""
 
-    def __init__(self, engine: Engine, bridge: Bridge, name: str, cure: str) -> None:
+    def __init__(self, engine: Engine, bridge: Bridge, name: str, cure: str, *, on_demand: bool = False) -> None:
+        self._on_demand = on_demand
         self._engine = engine
         self._bridge = bridge
         self.configured = name
@@ -51,14 +53,19 @@ class DefaultModel:
         if self.configured:
             return False
         # `run_long`: the threads of `run` may all be busy with large bodies, and a probe's time is short.
-        index = self._bridge.run_long(self._engine.repository_index, True)
+        index = self._bridge.run_long(self._engine.repository_index, not self._on_demand)
         # Remembered: to ask an engine in another process takes as long as that is busy, and front ends know the model.
         self._seen = index[0].name if index else ""
         return bool(index)
 
     def _serves(self, name: str) -> bool:
         try:
-            self._engine.model(name)
+            if self._on_demand:
+                self._engine.is_model_ready(name)
+            else:
+                self._engine.model(name)
+        except ModelCold:
+            return True
         except ServerError:
             return False
         return True
@@ -71,7 +78,7 @@ class DefaultModel:
         # While models load, the first one that is ready would look like the only one.
         self._refuse_while_loading()
         was_down = self._engine.phase().name is Phase.ENGINE_DOWN
-        index = self._bridge.run(self._engine.repository_index, True)
+        index = self._bridge.run(self._engine.repository_index, not self._on_demand)
         names = sorted({entry.name for entry in index})
         if was_down:  # the index is that of an engine that starts again, and has not said yet how far it is
             raise _loading()

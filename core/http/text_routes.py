@@ -36,6 +36,7 @@ from trident.core.http.reply import Environ, Reply, header_of, json_reply, text_
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, Array, Buffer, bytes_array
+from trident.core.lifecycle.state import REGISTERED
 
 # The tensors, as the backend `text` calls them.
 TEXT, TEXT_PAIR, QUERY, LABELS = "text", "text_pair", "query", "candidate_labels"
@@ -86,12 +87,18 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_
 
 
 def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
-    """The models that are ready, `GET /v1/models`, or one of them, `/v1/models/NAME`, as OpenAI and KServe have it."""
+    """The models that are ready or registered, `GET /v1/models`, or one of them, `/v1/models/NAME`, as OpenAI and
+    KServe have it."""
     if model:
         front_end.engine.model(model)
-        return json_reply(_model_object(model))
-    ready = ready_models(front_end)
-    return json_reply({"object": "list", "data": [_model_object(name) for name in ready], "models": ready})
+        return json_reply(_model_object(model, is_ready=True))
+    ready = set(ready_models(front_end))
+    known = ready
+    if front_end.options.control_mode == "demand":
+        index = front_end.bridge.run(front_end.engine.repository_index, False)
+        known = ready | {entry.name for entry in index if entry.reason == REGISTERED}
+    data = [_model_object(name, is_ready=name in ready) for name in sorted(known)]
+    return json_reply({"object": "list", "data": data, "models": sorted(known)})
 
 
 def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -583,8 +590,8 @@ def ready_models(front_end: HttpFrontEnd) -> list[str]:
     return sorted({entry.name for entry in index})
 
 
-def _model_object(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "trident", "name": name, "ready": True}
+def _model_object(name: str, *, is_ready: bool) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "trident", "name": name, "ready": is_ready}
 
 
 def _model_with(front_end: HttpFrontEnd, name: str, output: str) -> ServedModel:

@@ -324,8 +324,6 @@ class Demand:
         try:
             if not is_served and self.of(key) is registration:
                 self._load_files(registration, LoadCause.DEMAND)
-                if self.of(key) is not registration:  # it was unloaded or removed meanwhile
-                    self._loads.unload(model, "it is no longer registered", unload_dependents=True)
         except ServerError as error:
             if not model.has_failed:
                 model.note_failure(error)
@@ -333,6 +331,9 @@ class Demand:
             _log.exception("loading '%s' failed", key.name)
             model.problem = text_of(error)
         finally:
+            if self.of(key) is None:  # it was unloaded or removed meanwhile
+                self._loads.unload(model, "it is no longer registered", unload_dependents=True)
+                model.forget()
             self._end_load(registration, model, None if is_served else time.monotonic() - began)
 
     def _load_files(self, registration: Registration, cause: LoadCause) -> None:

@@ -177,15 +177,16 @@ def _cgroup_memory(folder: Path) -> MemoryState | None:
 
     The usage includes inactive file pages, which the kernel reclaims before it kills.
     """
+    names = "memory.max", "memory.current", "inactive_file"
+    if not (folder / names[0]).exists():
+        names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    limit = text_of(folder / names[0])
+    if not limit.isdigit():  # "max", or an empty text: the other files take longer to read
+        return None
     stat = dict(line.split() for line in text_of(folder / "memory.stat").splitlines() if len(line.split()) == 2)
-    if (folder / "memory.max").exists():
-        limit, usage, cached = text_of(folder / "memory.max"), text_of(folder / "memory.current"), "inactive_file"
-    else:
-        limit = text_of(folder / "memory.limit_in_bytes")
-        usage, cached = text_of(folder / "memory.usage_in_bytes"), "total_inactive_file"
     try:
-        total, used, reclaimable = int(limit), int(usage), int(stat.get(cached, 0))
-    except ValueError:  # "max", or an empty text
+        total, used, reclaimable = int(limit), int(text_of(folder / names[1])), int(stat.get(names[2], 0))
+    except ValueError:
         return None
     return MemoryState(total, max(0, total - max(0, used - reclaimable)))
 

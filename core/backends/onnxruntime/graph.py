@@ -21,6 +21,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec
 from trident.core.errors import RepositoryUnavailable, Unsupported
 from trident.core.inference.tensors import BY_ONNX_NAME
+from trident.core.memo import Memo
 from trident.core.repository.layout_hints import missing_file_hint
 
 DEFAULT_FILE = "model.onnx"
@@ -90,12 +91,21 @@ _HEADER_SIZE = 8
 _SIZE_AT_MOST = 16 << 20
 
 
+# Whether files have one, by their identity: each instance asks, and models on demand are loaded over and over.
+_BOUNDED: Memo[tuple[str, int, int, int, int], bool] = Memo(10_000)
+
+
 def has_bounded_graph(path: Path) -> bool:
     """Return True if the running time of the graph in the file at `path` is known not to depend on values."""
-    if path.suffix == ".ort" or not _HEADER_SIZE < path.stat().st_size <= _SIZE_AT_MOST:
+    status = path.stat()
+    if path.suffix == ".ort" or not _HEADER_SIZE < status.st_size <= _SIZE_AT_MOST:
         return False
-    content = path.read_bytes()
-    return content[4:8] != _ORT_FORMAT and _FOUND.search(content) is None
+    key = str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    known = _BOUNDED.get(key)
+    if known is None:
+        content = path.read_bytes()
+        known = _BOUNDED[key] = content[4:8] != _ORT_FORMAT and _FOUND.search(content) is None
+    return known
 
 
 def named_axes(session: Any, buckets: BucketSpec) -> dict[str, list[int]]:

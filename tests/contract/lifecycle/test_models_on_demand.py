@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 MIB = 1 << 20
 NAMES = ("a", "b", "c", "d", "e")
+MANY = 20
 SIDE = 2048
 WEIGHTS_MIB = 4 * SIDE * SIDE // MIB
 BUDGET_MIB = 4 * WEIGHTS_MIB
@@ -45,14 +46,25 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
             [weights],
         )
         onnx_models.write_version(model, folder / "models", name)
-    options = ("--model-control-mode=demand", f"--model-memory={BUDGET_MIB}MiB", f"--http-workers={http_workers}")
+    (folder / "models" / "a" / "config.pbtxt").write_text("response_cache { enable: true }")
+    for number in range(MANY):
+        onnx_models.write_version(onnx_models.identity("FP32", [1]), folder / "models", f"small{number:02}")
+    options = (
+        "--model-control-mode=demand",
+        "--cache-config=local,size=1048576",
+        f"--model-memory={BUDGET_MIB}MiB",
+        f"--http-workers={http_workers}",
+    )
     with ServerProcess(folder / "models", folder / "log", *options) as started:
         yield started
 
 
-def ask(server: ServerProcess, name: str) -> tuple[int, Any]:
-    item = {"name": "INPUT0", "datatype": "INT64", "shape": [1], "data": [7]}
-    status, _, body = server.request("POST", f"/v2/models/{name}/infer", json.dumps({"inputs": [item]}).encode())
+def infer_body(row: int = 7) -> bytes:
+    return json.dumps({"inputs": [{"name": "INPUT0", "datatype": "INT64", "shape": [1], "data": [row]}]}).encode()
+
+
+def ask(server: ServerProcess, name: str, row: int = 7) -> tuple[int, Any]:
+    status, _, body = server.request("POST", f"/v2/models/{name}/infer", infer_body(row))
     document = json.loads(body)
     return status, document["outputs"][0]["data"][0] if status == 200 else document
 
@@ -77,7 +89,7 @@ def test_what_is_asked_for_is_loaded_within_the_budget(server: ServerProcess) ->
     assert server.metric("trident_demand_cold_start_seconds_count") >= len(NAMES)
     assert ask(server, "nope")[0] == 404
     entries = server.json("POST", "/v2/repository/index", {})
-    assert [entry["name"] for entry in entries] == list(NAMES)
+    assert [entry["name"] for entry in entries] == [*NAMES, *(f"small{number:02}" for number in range(MANY))]
     assert {entry["state"] for entry in entries} == {"READY", "UNAVAILABLE"}
 
 
@@ -110,7 +122,41 @@ def test_a_pinned_model_stays_and_a_load_can_be_asked_for_soon(server: ServerPro
     until(lambda: "a" in resident(server))
 
 
+def test_a_load_that_cannot_fit_is_a_503_that_says_what_holds_the_memory(server: ServerProcess) -> None:
+    pinned = []
+    for name in NAMES[:-1]:
+        status, _, _ = server.request("POST", f"/v2/repository/models/{name}/load", b"{}")
+        if status == 200:
+            pinned.append(name)
+    assert pinned
+    status, headers, body = server.request("POST", f"/v2/models/{NAMES[-1]}/infer", infer_body())
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert f"out of memory: model '{NAMES[-1]}' needs about" in json.loads(body)["error"]
+    assert all(f"{name} {WEIGHTS_MIB}" in json.loads(body)["error"] for name in pinned)
+    for name in pinned:
+        assert server.request("POST", f"/v2/repository/models/{name}/unload", b"{}")[0] == 200
+    until(lambda: ask(server, NAMES[-1]) == (200, len(NAMES)))
+
+
+def test_an_answer_in_the_cache_outlives_its_model(server: ServerProcess) -> None:
+    assert ask(server, "a", 11) == (200, 1)
+    assert server.request("POST", "/v2/repository/models/a/unload", b"{}")[0] == 200
+    until(lambda: "a" not in resident(server))
+    assert ask(server, "a", 11) == (200, 1)
+    (found,) = server.json("GET", "/v2/models/a/stats")["model_stats"]
+    assert (found["inference_stats"]["cache_hit"]["count"], found["execution_count"]) == (1, 0)
+
+
 def test_models_come_back_after_the_engine_was_killed(server: ServerProcess) -> None:
+    many = [f"small{number:02}" for number in range(MANY)]
+
+    def ask_small(name: str) -> int:
+        item = {"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [7]}
+        return server.request("POST", f"/v2/models/{name}/infer", json.dumps({"inputs": [item]}).encode())[0]
+
     assert ask(server, "a") == (200, 1)
+    assert [ask_small(name) for name in many] == [200] * MANY
+    assert set(many) <= set(resident(server))
     os.kill(engine_of(server), signal.SIGKILL)
     until(lambda: ask(server, "a") == (200, 1))
+    assert [ask_small(name) for name in many] == [200] * MANY

@@ -13,12 +13,11 @@ export function Demand() {
   const { data, error } = usePoll(() => get("demand"), [], 2000);
   if (!data) return error ? html`<${Failure} error=${error} what="What is in memory" />` : html`<${Loading} what="what is in memory" />`;
   const [used, unit] = bytes(data.resident_bytes);
-  const share = data.budget_bytes ? data.resident_bytes / data.budget_bytes : 0;
   return html`
     ${error && html`<div class="banner" role="alert">${error.message} What you see is what was last known.</div>`}
     <div class="tiles">
       <div class="tile"><span>Models in memory</span><strong>${number(data.resident)}<small> of ${number(data.registered)}</small></strong></div>
-      <div class=${`tile${share > 0.95 ? " warm" : ""}`}><span>Memory of models</span><strong>${used}<small> ${unit} of ${bytes(data.budget_bytes).join(" ")}</small></strong></div>
+      <div class="tile"><span>Memory of models</span><strong>${used}<small> ${unit} of ${bytes(data.budget_bytes).join(" ")}</small></strong></div>
       <div class="tile"><span>Loads, last minute</span><strong>${number(data.loads)}<small> models</small></strong></div>
       <div class="tile"><span>Waiting for a load</span><strong>${number(data.waiting)}<small> requests</small></strong></div>
     </div>

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.fake_engine import FakeEngine
-from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotReady
+from trident.core.errors import ConfigInvalid, InvalidRequest, ModelCold, ModelLoading, ModelNotFound, ModelNotReady
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.frontend.classification import LARGEST_ITEM, classify, top_indices
 from trident.core.frontend.default_model import DefaultModel
 from trident.core.frontend.request import header_pattern, version_number
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array
-from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
+from trident.core.lifecycle.state import REGISTERED, IndexEntry, Phase, ServingPhase
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "1.0", "²", str(2**63), "9" * 100_000, "0", "000"])
@@ -63,6 +65,38 @@ class Index(FakeEngine):
         assert ready_only
         self.looks += 1
         return [IndexEntry(name=name, version=n) for name, numbers in self.versions.items() for n in numbers]
+
+
+class OnDemand(FakeEngine):
+    """Models that are loaded when something asks for them; it notes the loads."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.registered = names
+        self.loads: list[str] = []
+
+    def repository_index(self, ready_only: bool) -> list[IndexEntry]:
+        return [] if ready_only else [IndexEntry(name=name, reason=REGISTERED) for name in self.registered]
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        raise ModelCold("it is registered") if name in self.registered else ModelNotFound("it is not there")
+
+    def model(self, name: str, version: int = -1) -> Any:
+        self.loads.append(name)
+        self.versions = {name: (1,)}
+        return super().model(name, version)
+
+
+def test_a_probe_loads_no_model_on_demand_and_the_only_one_is_found() -> None:
+    engine = OnDemand("a")
+    for name, ready in (("", True), ("a", True), ("other", False)):
+        assert DefaultModel(engine, ThreadBridge(), name, "the cure", on_demand=True).is_ready() is ready
+    assert engine.loads == []
+    assert DefaultModel(engine, ThreadBridge(), "", "the cure", on_demand=True).find().spec.name == "a"
+    assert engine.loads == ["a"]
+    several = DefaultModel(OnDemand("a", "b"), ThreadBridge(), "", "the cure", on_demand=True)
+    with pytest.raises(ConfigInvalid, match="there are several models: a, b"):
+        several.find()
 
 
 def default_of(engine: Index, name: str = "") -> DefaultModel:
