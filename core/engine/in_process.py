@@ -390,7 +390,9 @@ def _response_cache(options: EngineOptions) -> ResponseCache | None:
         from trident.core.response_cache.redis_cache import RedisCache  # its package is an extra
 
         return RedisCache(options.redis_cache)
-    return LocalCache(options.response_cache_bytes) if options.response_cache_bytes else None
+    if not options.response_cache_bytes:
+        return None
+    return LocalCache(options.response_cache_bytes, lasting=options.control_mode == "demand")
 
 
 def _memory(

@@ -228,6 +228,7 @@ class Demand:
     def pinning(self, name: str) -> Iterator[None]:
         """Load a model inside, which is pinned from then on, unless that fails."""
         found = [(registration, registration.is_pinned) for registration in self.named(name)]
+        began = time.monotonic()
         self.pin(name)
         try:
             yield
@@ -236,7 +237,7 @@ class Demand:
                 registration.is_pinned = was_pinned
             raise
         for registration, _ in found:
-            registration.failures, registration.retry_at = 0, 0.0
+            registration.note_success(time.monotonic() - began)
 
     def look_for_names(self, repositories: Repositories) -> None:
         """Register the models that have appeared in the repositories, and let those go that have disappeared."""

@@ -387,7 +387,12 @@ class Lifecycle:
     def _load_at_start(self, located: Located) -> None:
         name = located.key.name
         self.progress.begin_model(name)
-        self.progress.end_model(name, self._load(located, LoadCause.START))
+        began = time.monotonic()
+        problem = self._load(located, LoadCause.START)
+        registration = self.demand.of(located.key) if self.demand is not None else None
+        if registration is not None and not problem:
+            registration.note_success(time.monotonic() - began)
+        self.progress.end_model(name, problem)
 
     def _load(self, located: Located, cause: LoadCause) -> str:
         """Load a model; returns why it failed, or "". Does not raise: everything is logged."""

@@ -87,8 +87,9 @@ class ControlLog:
         self._folder = folder
         self._lock = threading.Lock()
         folder.mkdir(mode=0o700, exist_ok=True)
-        # Of the files that were read so far: some hold whole models.
-        self._subjects: dict[str, Subject] = {}
+        # Of the files that were read so far, by their names and identities: some hold whole models, and another process
+        # may remove a file and give its number to another one.
+        self._subjects: dict[str, tuple[tuple[int, int, int], Subject]] = {}
 
     def note(self, change: ControlChange) -> None:
         """Record a change instead of the last one of the same subject. It is on disk when this returns.
@@ -204,9 +205,15 @@ class ControlLog:
 
     def _subject_of(self, path: Path) -> Subject:
         """Return the subject of a file, or () if it cannot be read."""
-        if path.name not in self._subjects:
-            self._subjects[path.name] = next((change.subject for change in _readable([path])), ())
-        return self._subjects[path.name]
+        try:
+            status = path.stat()
+        except OSError:
+            return ()
+        identity = status.st_ino, status.st_mtime_ns, status.st_size
+        known = self._subjects.get(path.name)
+        if known is None or known[0] != identity:
+            known = self._subjects[path.name] = identity, next((change.subject for change in _readable([path])), ())
+        return known[1]
 
 
 def own_changes(folder: Path, number: int) -> Path:

@@ -223,6 +223,7 @@ def _other(request: InferenceRequest) -> bytes:
 _log = logging.getLogger("trident.cache")
 
 _SCOPE = Struct("<Q")
+_LASTING_AT_MOST = 10_000
 # The memory of the cache itself with one response in it.
 _ALONE = getsizeof(OrderedDict.fromkeys((b"",)))
 
@@ -230,13 +231,15 @@ _ALONE = getsizeof(OrderedDict.fromkeys((b"",)))
 class LocalCache:
     """Implements ResponseCache in at most `size` bytes of memory; the least recently used response is evicted first.
 
-    Each load of a model has its own scope, so that a reload begins without answers.
+    Each load of a model has its own scope, so that a reload begins without answers. In one that is `lasting` they
+    outlive the unload of a version, and are found again by its next load, if its identity is the same.
     """
 
     answers_later = False
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, lasting: bool = False) -> None:
         self.size = size
+        self._lasting: Memo[bytes, bytes] | None = Memo(_LASTING_AT_MOST) if lasting else None
         self._scopes = itertools.count(1)
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -249,7 +252,13 @@ class LocalCache:
         self._evictions = 0
 
     def open_scope(self, name: str, version: int, identity: Callable[[], bytes | None]) -> bytes:
-        return _SCOPE.pack(next(self._scopes))
+        found = identity() if self._lasting is not None else None
+        if self._lasting is None or found is None:
+            return _SCOPE.pack(next(self._scopes))
+        with self._lock:
+            if found not in self._lasting:
+                self._lasting[found] = _SCOPE.pack(next(self._scopes))
+            return self._lasting[found]
 
     def look_up(self, key: bytes, fault_of: FaultOf, on_found: OnFound) -> None:
         """None: `get` has found all that there is."""
@@ -291,6 +300,8 @@ class LocalCache:
 
     def close_scope(self, scope: bytes) -> None:
         with self._lock:
+            if self._lasting is not None and scope in self._lasting.values():
+                return
             for key in [key for key in self._responses if key.startswith(scope)]:
                 self._remove(key)
             self._responses = OrderedDict(self._responses)

@@ -42,7 +42,7 @@ def test_a_person_sees_what_is_in_memory_what_it_cost_and_why_it_went(
     expect(gone.filter(has_text="simple")).to_contain_text("it was idle for 1 s")
     expect(models.filter(has_text="simple").locator("td").nth(3)).to_have_text("1")
     expect(models.filter(has_text="simple")).to_contain_text("registered")
-    expect(models.filter(has_text="digits")).to_contain_text("in memorypinned")
+    expect(models.filter(has_text="digits")).to_contain_text("in memory pinned")
     expect(page.locator(".tile").filter(has_text="Models in memory")).to_contain_text("1 of ")
     # Clients may load and unload here.
     page.goto(f"http://{server.address}/console#/repository")

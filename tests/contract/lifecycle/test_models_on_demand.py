@@ -129,6 +129,8 @@ def test_a_load_that_cannot_fit_is_a_503_that_says_what_holds_the_memory(server:
         if status == 200:
             pinned.append(name)
     assert pinned
+    assert server.request("POST", f"/v2/repository/models/{NAMES[-1]}/unload", b"{}")[0] == 200
+    until(lambda: NAMES[-1] not in resident(server))
     status, headers, body = server.request("POST", f"/v2/models/{NAMES[-1]}/infer", infer_body())
     assert (status, headers["Retry-After"]) == (503, "1")
     assert f"out of memory: model '{NAMES[-1]}' needs about" in json.loads(body)["error"]

@@ -275,6 +275,17 @@ def test_the_log_keeps_the_last_change_of_each_model_in_order(folder: Path) -> N
     assert control_log.unloaded() == {"a"}
 
 
+def test_the_number_of_a_file_may_be_used_again_by_another_process(folder: Path) -> None:
+    one, other = ControlLog(folder), ControlLog(folder)
+    note(one, "load_model", "a", {})
+    assert other.subjects() == [("model", "a")]
+    one.forget(("model", "a"))
+    note(one, "load_model", "b", {})
+    assert other.subjects() == [("model", "b")]
+    other.forget(("model", "b"))
+    assert one.changes() == []
+
+
 @pytest.mark.parametrize(
     "name", ["../outside", "/etc/passwd", "a/b", ".", "", "1", "1.next", "n" * 5000, "\udcff", "\0"], ids=range(10)
 )

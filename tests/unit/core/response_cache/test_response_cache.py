@@ -193,3 +193,15 @@ def test_closing_a_scope_removes_only_its_responses() -> None:
     assert cache.get(b"another0x") is not None
     cache.close_scope(b"another0")
     assert cache.metrics().used == LocalCache(1).metrics().used
+
+
+def test_answers_of_a_lasting_cache_outlive_an_unload_of_the_same_files() -> None:
+    cache = LocalCache(1 << 20, lasting=True)
+    same, other, unknown = (cache.open_scope("m", 1, lambda made=made: made) for made in (b"files", b"others", None))
+    for scope in (same, other, unknown):
+        cache.put(scope + b"=x", response())
+        cache.close_scope(scope)
+    assert cache.open_scope("m", 1, lambda: b"files") == same
+    assert cache.get(same + b"=x") is not None
+    assert cache.get(unknown + b"=x") is None
+    assert len({same, other, unknown, cache.open_scope("m", 1, lambda: None)}) == 4
