@@ -129,7 +129,7 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
         problems=tuple(problems),
         refused=reading.refused,
         seconds=None if before is None else reading.at - before.at,
-        demand=reading.demand.document if reading.demand.status == _OK else None,
+        demand=reading.demand.document if reading.demand.status == OK else None,
         models=tuple(
             replace(
                 _row(*key, *shown, counts.get(key, {}), earlier.get(key, {})),
