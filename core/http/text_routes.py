@@ -409,7 +409,7 @@ def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedMod
         answers = [
             {"sequence": text, "labels": [labels[at] for at in order], "scores": row[order].tolist()}
             for text, row in zip(tensors[TEXT], found, strict=True)
-            for order in [_best_first(row)]
+            for order in [np.argsort(row, kind="stable")[::-1].tolist()]  # of equal ones the last first, as there
         ]
     else:
         return _classified(spec, found, here, inputs)

@@ -332,6 +332,11 @@ ROWS: tuple[Row, ...] = (
             (" with a space, parts of words", {"add_prefix_space": True}, {"align_to_words": False}),
         )
     ),
+    pipeline(
+        "answers that are only space", "reader", ASK,
+        {"question": ["at bad . cat"], "context": ["blue   un  on blue e a in this  a "]},
+        tokenizer="bytes", files=byte_level(add_prefix_space=True), max_answer_len=2, max_seq_len=20, doc_stride=4,
+    ),
     pipeline("long context", "reader", ASK, {**STORY_ASKED, "context": [STORY * 4]}, top_k=2),
 )  # fmt: skip
 

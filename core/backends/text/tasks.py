@@ -136,7 +136,9 @@ class Part:
     def offsets(self, at: int) -> tuple[int, int]:
         """The characters of the token `at` of the whole text."""
         start, end = self.whole.offsets[at]
-        return start - (at == self.spaced), end
+        if at != self.spaced:
+            return start, end
+        return start - 1, end - (start == end)  # nothing is left of a token that is only space
 
     @property
     def ids(self) -> list[int]:
@@ -758,7 +760,8 @@ class QuestionAnswering(_Found):
         order = np.argsort(-scores, axis=None, kind="stable")[:wanted]
         found = []
         for first, last in zip(*np.unravel_index(order, scores.shape), strict=True):
-            if not (allowed[first] and allowed[last]):
+            # The first token has no score here; it would be the place of every answer that is only space.
+            if first == 0 or not (allowed[first] and allowed[last]):
                 continue
             start, end = self._characters(part, int(first), int(last), aligned)
             score = float(scores[first, last])

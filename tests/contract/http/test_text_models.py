@@ -354,6 +354,12 @@ def test_the_root_answers_as_the_pipelines_do(
     assert rounded(found) == rounded(expected)
 
 
+def test_labels_with_equal_scores_come_last_first_as_in_the_pipeline(server: ServerProcess) -> None:
+    options = {"candidate_labels": ["unknown", "also", "cat"], "multi_label": True}
+    found = server.json("POST", "/", {"model": "nli", "inputs": CAT, "parameters": options})
+    assert [label for label in found["labels"] if label != "cat"] == ["also", "unknown"]
+
+
 def test_the_labels_have_the_form_of_the_pipeline(server: ServerProcess) -> None:
     scores = dict(zip(LABELS, softmax("cat"), strict=True))
     best = max(scores, key=lambda label: scores[label])
