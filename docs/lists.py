@@ -255,8 +255,8 @@ _IN_LISTS = {
 }
 _LISTS = (
     *("nv_inference_", "trident_oldest_", "trident_bucket_", "trident_model_process_", "trident_model_memory_"),
-    *("trident_model_", "trident_demand_", "trident_response_cache_", "trident_trace_", "trident_log_"),
-    *("trident_resource_", "trident_repository_", "nv_", "flask_", "trident_grpc_"),
+    *("trident_model_", "trident_demand_", "trident_response_cache_", "trident_trace_", "trident_payload_log_"),
+    *("trident_log_", "trident_resource_", "trident_repository_", "nv_", "flask_", "trident_grpc_"),
 )
 # Additions to the help texts, which are Triton's.
 NOTES = {
@@ -280,6 +280,7 @@ NOTES = {
     REQUEST: "by default 16 bounds from 0.0001 to 10, as the next two",
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
     "trident_trace_lost_total": "`reason` is one of queue_full (a slow disk or collector), not_written",
+    "trident_payload_log_lost_total": "`reason` is one of queue_full (a slow or failing target), not_written",
     "trident_log_lines_dropped_total": "more than 1000 lines waited for the reader, or the disk is full",
     "trident_response_cache_faults_total": "`kind` is one of late (no answer within the budget), left_out (gone or "
     "slow, not asked), lost (the connection broke), damaged (no answer of this server) and unwritten",
@@ -372,6 +373,7 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
         response_cache=ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0),
         remote_cache=RemoteCacheMetrics(is_up=True, faults={"late": 0}),
         traces=TraceCounts().metrics(),
+        payload_log=TraceCounts().metrics(),
         resources=(ResourceMetrics(resource="r", device="0", limit=1, held=1, waiting=0),),
     )
     return [*metric_families(snapshot, MetricsOptions()), log_family()]

@@ -90,10 +90,12 @@ Usage: trident bench MODEL [--url=URL] [options]                 load on a serve
        trident bench MODEL --repository=REPO [options]           a server is started for it
        trident bench MODEL --url=FIRST --url=SECOND [options]    both in 20 turns, and the difference
        trident bench --compare BEFORE.json AFTER.json
+       trident bench [MODEL] --replay LOG [--url=URL [--url=URL]] [--speed=N]
 
 Measures a model of any server of Triton's protocol at several loads; prints a table, the knee, and what a difference is
 worth; writes bench-MODEL.json and bench-MODEL.html. Ctrl-C keeps what was measured. If the variable TOKEN is set, its
-value is sent as a bearer token.
+value is sent as a bearer token. --replay sends the requests of a log of --payload-log at their recorded times, and
+lists the answers that differ from the log's, or from those of the first of two servers; then the status is 1.
 """
 _TUNE = """\
 Usage: trident tune MODEL --repository=REPO --p99=20ms [options]

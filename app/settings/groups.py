@@ -12,12 +12,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from trident.adapters.common.options import (
     ADDRESS,
     BOOLEAN,
     FILE,
     FOLDER,
+    INT32_MAX,
     INT64_MAX,
     INTEGER,
     INTEGER64,
@@ -43,7 +45,9 @@ from trident.adapters.common.options import (
 )
 from trident.adapters.platforms import VARIABLE, platforms
 from trident.app.process.environment import process_environment
+from trident.core.errors import ConfigInvalid
 from trident.core.options import DEFAULT_WINDOW, RedisOptions, ResourceLimit
+from trident.core.repository.location import parse_location
 
 if TYPE_CHECKING:
     from trident.core.observability.log import LogOptions
@@ -156,6 +160,27 @@ def _model_memory(text: str) -> str:
 
 
 _RESOURCE = checked("<resource name>:<count>[:<device>]", resource_limit)
+
+
+def _payload_target(text: str) -> str:
+    """A folder, the URI of an object store or an http(s) URL. Raises BadValue."""
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https"):
+        try:
+            return parse_location(text).text if text else ""
+        except ConfigInvalid as error:
+            shown = error.message.replace("model repository", "payload log")
+            raise BadValue(f"{shown}; give a folder, s3://, gs://, as:// or http(s)://") from None
+    if not url.hostname or "@" in url.netloc:  # it may be a password
+        raise BadValue("invalid argument for --payload-log: expected http[s]://host[:port][/path], without credentials")
+    return text
+
+
+def _sample(text: str) -> float:
+    part = number(0).parse(text)
+    if part > 1:
+        raise BadValue(f"invalid argument for --payload-log-sample: '{text}' is not from 0 to 1")
+    return part
 
 
 _CACHE_FORM = "<cache name>,<setting>=<value>"
@@ -608,6 +633,21 @@ class TracingSettings:
     otel_batch_size: str = option("", TEXT,
         "Spans sent together, unless --trace-config has bsp_max_export_batch_size.",
         variable="OTEL_BSP_MAX_EXPORT_BATCH_SIZE", shown_default="512")
+
+
+@group("Payload log")
+class PayloadLogSettings:
+    payload_log: str = option("", Kind("<folder>|s3://...|gs://...|as://...|http(s)://...", _payload_target, (),
+        FOLDER.paths),
+        "Write requests and their responses: as JSON Lines to a folder or an object store, or as KServe's "
+        "CloudEvents to an HTTP collector. What it does not take fast enough is dropped and counted.", own=True)
+    payload_log_sample: float = option(1.0, Kind("number", _sample),
+        "Part of the requests that is recorded, from 0 to 1.", own=True)
+    payload_log_max_bytes: int = option(1048576, integer(0, INT32_MAX),
+        "Bytes of the tensors of a request that are recorded, and as many of its responses; larger ones are "
+        "recorded without their elements.", own=True)
+    payload_log_redact: tuple[str, ...] = repeated(TEXT,
+        "Name of a tensor or a parameter whose content is not recorded.", own=True)
 
 
 @group("Streams of responses")

@@ -7,6 +7,7 @@ that is special about a platform comes from its row (adapters/common/platform.py
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -273,6 +274,7 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     _check_metrics_log(settings)
     _check_response_cache(settings)
     _check_tracing(settings)
+    _check_payload_log(settings)
     if settings.engines not in ("1", "auto") and settings.http_workers == "0":
         raise BadOption.of("--engines", "several engines need HTTP workers before them: --http-workers=0 leaves none")
 
@@ -527,6 +529,22 @@ def _check_tracing(settings: ServerSettings) -> None:
             "--trace-config mode",
             f"the mode opentelemetry needs packages that are not installed: {installation('otel')}",
         ) from None
+
+
+def _check_payload_log(settings: ServerSettings) -> None:
+    target = settings.payload_log
+    given = [f"--{name.replace('_', '-')}" for name in _OF_PAYLOAD_LOG if name in settings.sources]
+    if given and not target:
+        raise BadOption.of(given[0], "it needs --payload-log")
+    if target and "://" not in target:
+        place = Path(target).absolute()
+        while not place.exists():  # it is made with its first file
+            place = place.parent
+        if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+            raise BadOption.of("--payload-log", f"{target} is no folder to which this user can write")
+
+
+_OF_PAYLOAD_LOG = ("payload_log_sample", "payload_log_max_bytes", "payload_log_redact")
 
 
 # --- what a person is warned of

@@ -35,6 +35,7 @@ from trident.app.settings.groups import (
     HttpSettings,
     LoggingSettings,
     MetricsSettings,
+    PayloadLogSettings,
     PlatformChoice,
     RateLimiterSettings,
     RepositorySettings,
@@ -99,6 +100,7 @@ def cache_directory(mount: str) -> str:
 class ServerSettings(
     SuiteSettings,
     StreamSettings,
+    PayloadLogSettings,
     TracingSettings,
     LoggingSettings,
     RateLimiterSettings,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trident.app.process.environment import keep_freed_memory, settle_collector, use_one_heap
+from trident.app.process.environment import keep_freed_memory, process_environment, settle_collector, use_one_heap
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.terminal import (
     ModelRow,
@@ -32,6 +32,7 @@ from trident.core.errors import ServerError
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, MemoryShare, Readiness
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
+from trident.core.observability.payload_log.log import SECRETS, PayloadLogOptions
 from trident.core.observability.statistics import MetricsOptions
 from trident.core.options import WindowLimits
 
@@ -103,9 +104,31 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         resource_limits=settings.resource_limits,
         tracing=tracing,
+        payload_log=_payload_log(settings),
         latencies=replace(MetricsOptions(config=settings.metrics_settings).latencies, steps=settings.console),
         console=settings.console,
         place=place,
+    )
+
+
+# The InferenceService of a container of KServe, and the namespace of any pod.
+_SERVICE_VARIABLE = "INFERENCE_SERVICE_NAME"
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def _payload_log(settings: ServerSettings) -> PayloadLogOptions | None:
+    if not settings.payload_log:
+        return None
+    namespace = ""
+    with suppress(OSError, ValueError):
+        namespace = _NAMESPACE_FILE.read_text().strip()
+    return PayloadLogOptions(
+        target=settings.payload_log,
+        sample=settings.payload_log_sample,
+        max_bytes=settings.payload_log_max_bytes,
+        redacted=SECRETS | {name.lower() for name in settings.payload_log_redact},
+        service=process_environment().get(_SERVICE_VARIABLE, ""),
+        namespace=namespace,
     )
 
 

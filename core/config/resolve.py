@@ -423,6 +423,9 @@ def residence_problems(config: ModelConfig) -> list[Problem]:
     return problems
 
 
+PAYLOAD_LOG = "PAYLOAD_LOG"
+"""The parameter that keeps the requests of a model out of the payload log, if it is false."""
+
 # --- despite a trial of its rows
 
 

@@ -28,6 +28,7 @@ from trident.core.config.resolve import (
     LENGTH_BUCKETS,
     LENGTH_OUTPUTS,
     LENGTH_PAD_VALUES,
+    PAYLOAD_LOG,
     batches_despite_trial,
     despite_trial_problems,
     latency_target_problems,
@@ -39,6 +40,7 @@ from trident.core.config.resolve import (
     residence_problems,
     resolve_sequence_spec,
     sizes_of,
+    switch_problems,
 )
 from trident.core.config.schema import (
     BatchInput,
@@ -110,6 +112,7 @@ def validate_model_config(
     problems += count_problems(config)
     problems += _metrics_problems(config)
     problems += residence_problems(config)
+    problems += switch_problems(config, PAYLOAD_LOG, "false keeps the requests of the model out of --payload-log")
     problems += agent_problems(config)
     return problems
 

@@ -27,7 +27,7 @@ from trident.core.engine.protocol import (
     ServerMetadata,
     model_metadata,
 )
-from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelCold
+from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelCold, RepositoryUnavailable
 from trident.core.lifecycle.cached_versions import with_response_cache
 from trident.core.lifecycle.index import overview, repository_index, version_states
 from trident.core.lifecycle.lifecycle import Lifecycle
@@ -44,6 +44,7 @@ from trident.core.observability.history import History, VersionHistory, VersionR
 from trident.core.observability.log import LogLevels, change_log
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.metrics.families import is_reserved
+from trident.core.observability.payload_log.log import PayloadLog
 from trident.core.observability.statistics import (
     DemandOverview,
     DownloadMetrics,
@@ -56,14 +57,19 @@ from trident.core.observability.statistics import (
 from trident.core.observability.switches import SWITCHES, TraceGate
 from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceRecord
 from trident.core.observability.tracing.tracer import Tracer
+from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.opener import SourceOpener, SourceOptions
 from trident.core.repository.progress import DownloadSnapshot
+from trident.core.repository.stores.object_store import TransientError
 from trident.core.response_cache.response_cache import LocalCache, ResponseCache
 from trident.core.scheduling.rate_limiter import RateLimiter
 from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion
 from trident.core.waiting import Mailbox, ThreadMailbox
 
 _log = logging.getLogger("trident.engine")
+
+# Seconds for what is left of the payload log: also where the exit timeout is over, and at most.
+_LEAST_PAYLOAD_S, _MOST_PAYLOAD_S = 0.5, 10.0
 
 
 class InferenceEngine:
@@ -123,6 +129,7 @@ class InferenceEngine:
 
     def finish(self, timeout_s: float) -> bool:
         """Answer accepted requests for at most `timeout_s` seconds, then free everything. False if some are left."""
+        until_s = time.monotonic() + timeout_s
         drained = self._lifecycle.finish(timeout_s)
         if self._history is not None:
             self._history.close()
@@ -130,6 +137,8 @@ class InferenceEngine:
             self._response_cache.close()
         self._hardware.close()
         self._tracer.close()
+        if self._parts.payload_log is not None:
+            self._parts.payload_log.close(max(_LEAST_PAYLOAD_S, min(_MOST_PAYLOAD_S, until_s - time.monotonic())))
         return drained
 
     def overview(self, name: str = "") -> list[VersionOverview]:
@@ -368,6 +377,7 @@ class InferenceEngine:
             remote_cache=cache if isinstance(cache, RemoteCacheMetrics) else None,
             resources=self._parts.rate_limiter.metrics() if self._parts.rate_limiter is not None else (),
             traces=self._tracer.metrics(),
+            payload_log=self._parts.payload_log.metrics() if self._parts.payload_log is not None else None,
             custom=self._parts.metrics.snapshot(),
         )
 
@@ -393,6 +403,30 @@ def _response_cache(options: EngineOptions) -> ResponseCache | None:
     if not options.response_cache_bytes:
         return None
     return LocalCache(options.response_cache_bytes, lasting=options.control_mode == "demand")
+
+
+def _payload_log(options: EngineOptions) -> PayloadLog | None:
+    chosen = options.payload_log
+    if chosen is None:
+        return None
+    from trident.core.observability.payload_log.destinations import COLLECTOR_THREADS, Collector, Folder, Objects
+
+    if chosen.target.startswith(("http://", "https://")):
+        return PayloadLog(chosen, partial(Collector, chosen), COLLECTOR_THREADS)
+    location = parse_location(chosen.target)
+    if location.scheme is Scheme.LOCAL:
+        return PayloadLog(chosen, partial(Folder, chosen))
+    from trident.core.repository.cloud_sources import renewed_store
+
+    store = renewed_store(location, location, options.credential_path, writes=True)
+
+    def put(name: str, content: bytes) -> None:
+        try:
+            store.put(name, content)
+        except TransientError as error:
+            raise RepositoryUnavailable(str(error)) from None
+
+    return PayloadLog(chosen, partial(Objects, chosen, put))
 
 
 def _memory(
@@ -453,6 +487,7 @@ def make_engine(
         rate_limiter=RateLimiter(options.resource_limits) if options.resource_limits is not None else None,
         regions=Regions(options.shm_map_from, on_lost=on_device_lost),
         tracer=Tracer(options.tracing),
+        payload_log=_payload_log(options),
         memory=_memory(options, gpus, uuids, budget),
     )
     loader = ModelLoader(

@@ -78,7 +78,8 @@ class PendingRequest:
     `flush` sends the responses that the caller has collected; called after those of a whole batch were delivered.
     `is_alone`: its thread submits nothing else before it has the answer, and holds no lock.
     `is_nested`: a model makes the request while it executes another one, so it is accepted while the server stops, too.
-    `wants_times`: its responses carry their times, whatever the options of the server say.
+    `wants_times`: its responses carry their times, whatever the options of the server say. `is_logged`: the payload log
+    has seen it.
     """
 
     is_nested = False
@@ -93,6 +94,7 @@ class PendingRequest:
         "expires_ns",
         "flush",
         "is_answered",
+        "is_logged",
         "number",
         "on_cancel",
         "on_response",
@@ -129,6 +131,7 @@ class PendingRequest:
         # The number of the request between a front end and an engine in two processes.
         self.number = 0
         self.wants_times = False
+        self.is_logged = False
 
     def submit_to(self, model: Submits) -> None:
         """Pass the request to `model`. Returns normally: whatever that raises becomes the answer."""

@@ -39,16 +39,17 @@ def check_golden(
             (outputs,) = run_once(instance, [request.inference_request(spec)], check)
         except ServerError as error:
             raise ModelLoadFailed(f"{about} failed: {error.message}", hint=error.hint, model=spec.name) from error
-        differences = list(_differences(request.expected, outputs))
-        if differences:
+        found = list(differences(request.expected, outputs))
+        if found:
             raise ModelLoadFailed(
-                f"{about}: {'; '.join(differences)}",
+                f"{about}: {'; '.join(found)}",
                 hint=f"golden/{request.name} says what is expected, and with what tolerance",
                 model=spec.name,
             )
 
 
-def _differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:
+def differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:
+    """Yield what is different in the outputs of a response, each output that is not as expected once."""
     by_name = {output.name: output for output in outputs}
     for wanted in expected:
         output = by_name.get(wanted.tensor.name)

@@ -37,11 +37,13 @@ from trident.core.config.placement import DeviceKind, Placement, placement_chang
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
 from trident.core.config.resolve import (
+    PAYLOAD_LOG,
     WarmupSample,
     backend_spec,
     bucket_samples,
     initial_states,
     resolve_model_spec,
+    switch,
     warmup_samples,
     with_graph_labels,
 )
@@ -452,6 +454,7 @@ class ModelLoader:
                 self._completed[key] = copy_of(config), signature
         version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
         version.trace_with(self._parts.tracer)
+        version.log_with(self._parts.payload_log if switch(config, PAYLOAD_LOG, default=True) else None)
         version.measure(self._options.latencies)
         return signature
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from trident.core.observability.payload_log.log import PayloadLogOptions
 from trident.core.observability.tracing.trace import TraceOptions
 from trident.core.options import DEFAULT_WINDOW, LatencyOptions, RedisOptions, ResourceLimit, WindowLimits
 
@@ -117,6 +118,7 @@ class EngineOptions:
     latencies: LatencyOptions = field(default_factory=LatencyOptions)
     resource_limits: tuple[ResourceLimit, ...] | None = None
     tracing: TraceOptions = field(default_factory=TraceOptions)
+    payload_log: PayloadLogOptions | None = None
     console: bool = False
     gpu_memory_per_model: int = AUTO
     gpu_memory_idle_s: float = 300.0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from trident.core.lifecycle.memory import MemoryLedger
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
+from trident.core.observability.payload_log.log import PayloadLog
 from trident.core.observability.tracing.trace import TraceOptions
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.scheduling.context import SchedulingContext
@@ -29,8 +30,8 @@ class EngineParts:
 
     `gpu_uuids` are indexed by GPU number. `on_device_lost` is called with a GPU (`Placement.device`) on which nothing
     can run any more. `metrics` are those that models make. `wraps` are applied to each scheduler, in their order.
-    `rate_limiter` is None in a server without one. `regions` are those of the clients' shared memory. `memory` admits
-    loads onto the devices that it knows; by default it knows none.
+    `rate_limiter` is None in a server without one, and so is `payload_log`. `regions` are those of the clients' shared
+    memory. `memory` admits loads onto the devices that it knows; by default it knows none.
     """
 
     gpu_uuids: Sequence[str] = ()
@@ -40,4 +41,5 @@ class EngineParts:
     rate_limiter: RateLimiter | None = None
     regions: Regions = field(default_factory=Regions)
     tracer: Tracer = field(default_factory=lambda: Tracer(TraceOptions()))
+    payload_log: PayloadLog | None = None
     memory: MemoryLedger = field(default_factory=lambda: MemoryLedger(lambda devices: {}, {}))

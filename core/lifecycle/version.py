@@ -42,6 +42,7 @@ from trident.core.lifecycle.memory import Holding
 from trident.core.lifecycle.state import UNLOADED, ModelState, VersionState
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.payload_log.log import PayloadLog
 from trident.core.observability.statistics import DeviceMemoryMetrics, FailureReason, ModelProcessMetrics
 from trident.core.observability.switches import SWITCHES, TraceGate
 from trident.core.observability.tracing.tracer import Tracer
@@ -144,6 +145,7 @@ class ModelVersion:
         self._regions = regions
         self._tracer: Tracer | None = None
         self._trace_gate = _SHUT
+        self._payload_log: PayloadLog | None = None
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
         # Its answers from the memory of this process, if it has some.
@@ -248,6 +250,10 @@ class ModelVersion:
         self._tracer = tracer
         self._trace_gate = tracer.gate
 
+    def log_with(self, payload_log: PayloadLog | None) -> None:
+        """Have its requests recorded in `payload_log`, before it serves. None: they are not."""
+        self._payload_log = payload_log
+
     def serve(
         self,
         model: BackendModel,
@@ -340,7 +346,12 @@ class ModelVersion:
         answers, validator = self._answers, self._validator
         if answers is None or validator is None:
             return None
-        if self._trace_gate.is_open or request.trace is not None or request.needs_regions:
+        if (
+            self._trace_gate.is_open
+            or request.trace is not None
+            or request.needs_regions
+            or self._payload_log is not None
+        ):
             return None
         try:
             batch_size, _ = validator.check(request)
@@ -354,6 +365,8 @@ class ModelVersion:
         try:
             if self._trace_gate.is_open and self._tracer is not None:
                 self._tracer.begin(pending, self.name, self.version, is_composed=bool(self.steps))
+            if self._payload_log is not None:
+                self._payload_log.begin(pending, self.name, self.version)
             if scheduler is None or validator is None:
                 raise self._not_ready()
             request = pending.request

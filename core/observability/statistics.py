@@ -402,7 +402,7 @@ class MetricsSnapshot:
 
     `demand` is None in a server that loads no models on demand, and `downloads` if nothing was ever requested from
     cloud storage. The response cache of the server is one of `response_cache`, in its own memory, and `remote_cache`;
-    without any, both are None. `traces` is None if nothing can be traced.
+    without any, both are None. `traces` is None if nothing can be traced, `payload_log` if there is none.
     """
 
     models: tuple[ModelMetrics, ...] = ()
@@ -415,4 +415,5 @@ class MetricsSnapshot:
     remote_cache: RemoteCacheMetrics | None = None
     resources: tuple[ResourceMetrics, ...] = ()
     traces: TraceMetrics | None = None
+    payload_log: TraceMetrics | None = None
     custom: tuple[CustomFamilyMetrics, ...] = ()

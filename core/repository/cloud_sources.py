@@ -193,15 +193,24 @@ class CloudOpener:
         self._downloader.stop()
 
     def _store(self, location: Location, credited: Location) -> ObjectStore:
-        return RenewedStore(
-            location.text,
-            lambda: read_cloud_credentials(self._credential_path).credentials_for(credited),
-            lambda credential: open_store(location, credential),
-        )
+        return renewed_store(location, credited, self._credential_path)
 
 
-def open_store(location: Location, credential: CloudCredential | None) -> S3Store | GcsStore | AzureStore:
-    """Return the store of a cloud location, without asking its storage. Raises what the stores raise."""
+def renewed_store(location: Location, credited: Location, credential_path: str, *, writes: bool = False) -> ObjectStore:
+    """Return the store of a cloud location, with the credentials for `credited`. Raises what `open_store` raises, and
+    as `read_cloud_credentials`."""
+    return RenewedStore(
+        location.text,
+        lambda: read_cloud_credentials(credential_path).credentials_for(credited),
+        lambda credential: open_store(location, credential, writes=writes),
+    )
+
+
+def open_store(
+    location: Location, credential: CloudCredential | None, *, writes: bool = False
+) -> S3Store | GcsStore | AzureStore:
+    """Return the store of a cloud location, without asking its storage. `writes`: `put` is used. Raises what the stores
+    raise."""
     # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
     if location.scheme is Scheme.S3:
         from trident.core.repository.stores.s3 import S3Store
@@ -218,7 +227,7 @@ def open_store(location: Location, credential: CloudCredential | None) -> S3Stor
         return AzureStore(location, credential if isinstance(credential, AzureCredential) else None)
     from trident.core.repository.stores.gcs import GcsStore
 
-    return GcsStore(location, credential if isinstance(credential, GcsCredential) else None)
+    return GcsStore(location, credential if isinstance(credential, GcsCredential) else None, writes)
 
 
 # --- the download of the objects that the cache lacks of one model

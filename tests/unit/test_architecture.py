@@ -113,7 +113,7 @@ SEEN_BY_TOOLS = {
     "core.http.openapi": ("tools/request.py",),
     "app.supervisor.start": ("tools/doctor.py",),
     "app.worker.listening_sockets": ("tools/doctor.py",),
-    "core.lifecycle.golden_check": ("tools/validate.py",),
+    "core.lifecycle.golden_check": ("tools/bench/replay.py", "tools/validate.py"),
     "core.scheduling.run_once": ("tools/bench/candidates.py", "tools/importing/comparison.py"),
 }
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the

@@ -26,6 +26,7 @@ from trident.adapters.common.options import (
 from trident.app.process.environment import process_environment
 from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
+from trident.core.config.golden import FLOATING, Tolerance
 from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import parse_shape
 from trident.tools.ask import DEFAULT_URL, with_scheme
@@ -71,6 +72,18 @@ def _range(text: str) -> tuple[float, ...]:
     if not (start > 0 and step > 0 and 0 < levels <= _MOST_LEVELS):
         raise BadValue(f"expected START:END:STEP of at most {_MOST_LEVELS} levels above 0, got {text[:64]}")
     return tuple(start + step * at for at in range(levels))
+
+
+def _speed(text: str) -> float:
+    speed = number(0).parse(text)
+    if not speed:
+        raise BadValue("expected a number above 0")
+    return speed
+
+
+def _tolerance(text: str) -> Tolerance:
+    absolute, _, relative = text.partition(":")
+    return Tolerance(number(0).parse(absolute), number(0).parse(relative or "0"))
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -125,6 +138,14 @@ OPTIONS = {
         _own("processes", integer(1, 64), 0, "Processes of the client; default 1, and 2 from 8 cores."),
         _own("output", TEXT, None, "FOLDER/NAME of the .json and .html; default bench-MODEL; empty for none."),
         _own("latency-report-file", FILE, "", "CSV as perf_analyzer writes it; -f."),
+        _own("replay", Kind("PATH", str, (), FILE.paths), "", "Payload log, a file or a folder, to send at its times."),
+        _own("speed", Kind("number", _speed), 1.0, "Times as fast as recorded; default 1; with --replay."),
+        _own(
+            "tolerance",
+            Kind("ABSOLUTE:RELATIVE", _tolerance),
+            FLOATING,
+            "Of floating-point outputs; default 0.00001:0.0001, as golden requests have it; with --replay.",
+        ),
         _own("compare", SWITCH, False, "Compare two JSON files of earlier runs."),
     )
 }
@@ -142,6 +163,8 @@ def bench(arguments: Sequence[str]) -> int:
         return _compare_files(operands)
     if values["model-name"]:
         operands = [values["model-name"], *operands]
+    if values["replay"]:
+        return _replay(operands, values)
     if len(operands) != 1:
         raise BadOption("one model is expected: trident bench MODEL [--url URL | --repository REPO]")
     if values["concurrency-range"] and values["request-rate-range"]:
@@ -149,6 +172,38 @@ def bench(arguments: Sequence[str]) -> int:
     if len(values["url"]) > 2 or (values["url"] and values["repository"]):
         raise BadOption("one --url, two to compare, or a --repository is expected")
     return _Bench(operands[0], values, f"trident bench {' '.join(arguments)}").run()
+
+
+def _replay(operands: Sequence[str], values: dict[str, Any]) -> int:
+    from trident.tools.bench.replay import replay
+
+    if len(operands) > 1 or len(values["url"]) > 2:
+        raise BadOption(
+            "trident bench [MODEL] --replay PATH [--url URL [--url URL]]: one model, and two servers at most"
+        )
+    status = StatusLine()
+    try:
+        return replay(
+            Path(values["replay"]),
+            operands[0] if operands else "",
+            [with_scheme(url).rstrip("/") for url in values["url"] or (DEFAULT_URL,)],
+            version=values["model-version"],
+            headers=dict(_headers(values)),
+            speed=values["speed"],
+            tolerance=values["tolerance"],
+            output="bench-replay" if values["output"] is None else values["output"],
+            tick=status.show,
+        )
+    finally:
+        status.clear()
+
+
+def _headers(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Those that each request has."""
+    headers = list(values["header"])
+    if token := process_environment().get(TOKEN_VARIABLE):
+        headers.append(("Authorization", f"Bearer {token}"))
+    return headers
 
 
 def long_options(arguments: Sequence[str]) -> list[str]:
@@ -210,10 +265,7 @@ class _Bench:
             yield Server(has_v2.rstrip("/"), is_grpc), url.rstrip("/")
 
     def _encoding(self, spec: ModelSpec) -> Encoding:
-        values = self.values
-        headers = list(values["header"])
-        if token := process_environment().get(TOKEN_VARIABLE):
-            headers.append(("Authorization", f"Bearer {token}"))
+        values, headers = self.values, _headers(self.values)
         if spec.decoupled and not values["streaming"]:
             raise BadOption(f"'{self.model}' answers any number of times: --streaming is needed, best with -i grpc")
         return Encoding(

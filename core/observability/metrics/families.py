@@ -35,6 +35,7 @@ from trident.core.observability.statistics import (
     ModelProcessMetrics,
     StatisticsSnapshot,
 )
+from trident.core.observability.tracing.trace import TraceMetrics
 from trident.core.options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST
 
 
@@ -227,6 +228,11 @@ def _cold_starts(page: _Page) -> Iterable[Sample]:
 
 def _gpus(page: _Page) -> list[tuple[Labels, GpuReading]]:
     return [({"gpu_uuid": gpu.uuid}, gpu) for gpu in (page.snapshot.hardware.gpus if page.options.gpu else ())]
+
+
+def _lost(metrics: TraceMetrics | None) -> Iterable[Sample]:
+    lost = metrics.lost if metrics is not None else {}
+    return [Sample({"reason": reason.value}, count) for reason, count in lost.items()]
 
 
 def _processes(page: _Page) -> list[tuple[Labels, ModelProcessMetrics]]:
@@ -564,11 +570,23 @@ _FAMILIES: tuple[_Family, ...] = (
         "trident_trace_lost_total",
         "counter",
         "Traces or spans that were lost",
-        lambda page: [
-            Sample({"reason": reason.value}, count)
-            for _, traces in _single(page.snapshot.traces)
-            for reason, count in traces.lost.items()
-        ],
+        lambda page: _lost(page.snapshot.traces),
+    ),
+    *_group(
+        "trident_payload_log_",
+        "counter",
+        lambda page: _single(page.snapshot.payload_log),
+        (
+            "written_total",
+            "Requests that were written to the payload log with their responses",
+            lambda t: t.written,
+        ),
+    ),
+    (
+        "trident_payload_log_lost_total",
+        "counter",
+        "Requests that the payload log should have and does not",
+        lambda page: _lost(page.snapshot.payload_log),
     ),
 )
 _RESERVED = frozenset(name + suffix for name, _, _, _ in _FAMILIES for suffix in ("", "_bucket", "_count", "_sum"))

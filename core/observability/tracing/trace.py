@@ -324,7 +324,8 @@ def traceparent_of(trace: int, span: int) -> str:
 
 
 class Loss(Enum):
-    """The reason for which a trace, or with OpenTelemetry a span, was lost; the value is the label of the metric."""
+    """The reason for which a trace, with OpenTelemetry a span, or a request of the payload log was lost; the value is
+    the label of the metric."""
 
     QUEUE_FULL = "queue_full"
     NOT_WRITTEN = "not_written"
@@ -332,7 +333,7 @@ class Loss(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceMetrics:
-    """In traces, with OpenTelemetry in spans."""
+    """In traces, with OpenTelemetry in spans; or in requests of the payload log."""
 
     written: int
     lost: Mapping[Loss, int]

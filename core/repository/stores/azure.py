@@ -58,7 +58,7 @@ _TRANSIENT_STATUSES = (408, 429)
 # 409: anonymous access to an account that does not permit it.
 _REFUSALS = (401, 403, 409)
 _GONE = (404, 412, 416)
-_LISTING, _READING = "list blobs", "get blob"
+_LISTING, _READING, _WRITING = "list blobs", "get blob", "put blob"
 _FOLDER_MARK = "hdi_isfolder"  # metadata of the folders of an account with a hierarchical namespace
 
 
@@ -123,6 +123,10 @@ class AzureStore:
         """Return the MD5 that the uploading client stored; without one, ranges are verified as they are read."""
         return digest_checksum(wanted.digest)
 
+    def put(self, key: str, content: bytes) -> None:
+        with self._failures_of(_WRITING, f"{self.location}/{key}"):
+            self._container.upload_blob(self._prefix + key, content, overwrite=True)
+
     def _stored(self, blob: BlobProperties) -> StoredObject:
         key = blob.name.removeprefix(self._prefix)
         if (blob.metadata or {}).get(_FOLDER_MARK) == "true":
@@ -147,7 +151,8 @@ class AzureStore:
         if status in _REFUSALS:
             return AccessRefused(
                 f"{call} on {target} was refused to {self._access.identity} (HTTP {status}, {cause})",
-                hint="give a key, or grant the role 'Storage Blob Data Reader' on the container",
+                hint="give a key, or grant the role 'Storage Blob Data "
+                f"{'Contributor' if call == _WRITING else 'Reader'}' on the container",
             )
         if status in _GONE and call == _READING:
             return RepositoryUnavailable(f"{target} was changed or removed after it was listed")

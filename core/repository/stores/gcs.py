@@ -98,7 +98,7 @@ class GcsCall:
         return f"{self.name} on {self.target}"
 
 
-_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
+_SCOPE = "https://www.googleapis.com/auth/devstorage."
 _TIMEOUT_S = (10.0, 30.0)  # to connect, and between two reads
 # More than the downloader's connections; with a smaller pool, requests discards the connections that do not fit.
 _POOL_SIZE = 64
@@ -120,14 +120,15 @@ _GONE = (404, 412, 416)
 _LONGEST_CAUSE = 300
 
 
-def _from_key_file(path: str) -> Any:
+def _from_key_file(path: str, writes: bool) -> Any:
     """Read the credentials in a key file. Raises RepositoryUnavailable, which names the path and quotes nothing."""
+    scopes = [f"{_SCOPE}{'read_write' if writes else 'read_only'}"]
     try:
         info = json.loads(Path(path).read_bytes())
         if info["type"] == "authorized_user":
-            return user_account.Credentials.from_authorized_user_info(info, [_SCOPE])
+            return user_account.Credentials.from_authorized_user_info(info, scopes)
         if info["type"] == "service_account":
-            return service_account.Credentials.from_service_account_info(info, scopes=[_SCOPE])
+            return service_account.Credentials.from_service_account_info(info, scopes=scopes)
     except OSError as error:
         raise RepositoryUnavailable(f"cannot read the key file {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, auth_errors.GoogleAuthError):
@@ -158,15 +159,16 @@ def _cause(error: Exception) -> str:
 class GcsStore:
     """The ObjectStore of a `gs://` location; `credential` replaces the SDK's default credentials.
 
-    Making one reads key files and may ask the metadata server, but not the storage. Raises RepositoryUnavailable for an
-    unusable key file, TransientError if credentials could not be fetched this time.
+    `writes`: `put` is used. Making one reads key files and may ask the metadata server, but not the storage. Raises
+    RepositoryUnavailable for an unusable key file, TransientError if credentials could not be fetched this time.
     """
 
-    def __init__(self, location: Location, credential: GcsCredential | None) -> None:
+    def __init__(self, location: Location, credential: GcsCredential | None, writes: bool = False) -> None:
         self.location = location.text
         self._bucket = location.bucket
         self._prefix = f"{location.prefix}/" if location.prefix else ""
         self._key_file = credential.key_file if credential else ""
+        self._writes = writes
         # The reason for anonymous access, if credentials are missing.
         self._no_credentials = ""
         client = self._sdk_client()
@@ -240,6 +242,24 @@ class GcsStore:
         query = {"generation": wanted.tag, "fields": "crc32c"}
         return crc32c_checksum(self._ask(self._get_call(wanted), self._object_path(wanted), query).get("crc32c"))
 
+    def put(self, key: str, content: bytes) -> None:
+        target = f"gs://{self._bucket}/{self._prefix}{key}"
+        call = GcsCall("storage.objects.create", target, f"there is no bucket gs://{self._bucket}")
+        query = {"uploadType": "media", "name": self._prefix + key}
+        headers = {"Content-Type": "application/octet-stream"}
+        with (
+            self._failures_of(call),
+            self._session.post(
+                f"{self._endpoint}/upload{self._bucket_path}/o",
+                params=query,
+                data=content,
+                headers=headers,
+                timeout=_TIMEOUT_S,
+            ) as response,
+        ):
+            if not response.ok:
+                raise api_errors.from_http_status(response.status_code, response.reason or "")
+
     @property
     def _is_anonymous(self) -> bool:
         return isinstance(self._credentials, AnonymousCredentials)
@@ -247,7 +267,7 @@ class GcsStore:
     def _sdk_client(self) -> Client:
         # Only making buckets needs a project; None keeps the SDK from looking for one.
         if self._key_file:
-            return Client(project=None, credentials=_from_key_file(self._key_file))
+            return Client(project=None, credentials=_from_key_file(self._key_file, self._writes))
         try:
             return Client(project=None)
         except auth_errors.DefaultCredentialsError as error:
@@ -309,7 +329,8 @@ class GcsStore:
             return TransientError(f"{call}: {_cause(error)}")
         status = error.code if isinstance(error, api_errors.GoogleAPICallError) else None
         if status in _REFUSALS:
-            hint = "grant it the role roles/storage.objectViewer on the bucket"
+            role = "objectCreator" if self._writes else "objectViewer"
+            hint = f"grant it the role roles/storage.{role} on the bucket"
             if self._no_credentials:
                 hint = f"{self._no_credentials} Give credentials, or make the bucket public"
             return AccessRefused(

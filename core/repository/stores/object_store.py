@@ -136,6 +136,10 @@ class ObjectStore(Protocol):
         """The checksum to verify the content of `wanted` against; None without one. May make a request."""
         ...
 
+    def put(self, key: str, content: bytes) -> None:
+        """Store `content` as the object `key`, relative to the store's prefix."""
+        ...
+
 
 def without_markers(listed: Mapping[str, StoredObject]) -> dict[str, StoredObject]:
     """Remove the empty objects that only make a folder visible; the marker of an otherwise empty folder stays."""
@@ -248,6 +252,10 @@ class RenewedStore(Generic[_C]):
     def checksum(self, wanted: StoredObject) -> Checksum | None:
         with self._renewing() as store:
             return store.checksum(wanted)
+
+    def put(self, key: str, content: bytes) -> None:
+        with self._renewing() as store:
+            store.put(key, content)
 
     @contextmanager
     def _renewing(self) -> Iterator[ObjectStore]:

@@ -379,6 +379,9 @@ class S3Store:
 
         return object_checksum(head, self._bucket, wanted.tag, wanted.size, part_length)
 
+    def put(self, key: str, content: bytes) -> None:
+        self._ask(self._call("s3:PutObject", key), "put_object", Body=content)
+
     def _call(self, action: str, key: str = "") -> S3Call:
         opening = not key and not self._opened
         if not key:

@@ -55,6 +55,8 @@ SAMPLES = {
     "public_routes": "health,metrics",
     **{"http_restricted_api": "health:a=b", "grpc_restricted_protocol": "health:a=b"},
     "http_workers": "3",
+    "payload_log": "https://collector/events",
+    "payload_log_sample": "0.5",
 }
 PUBLIC_KEY = """\
 -----BEGIN PUBLIC KEY-----
@@ -84,6 +86,8 @@ def test_every_option_can_be_set_by_flag_and_by_variable(
     opened = [f"--{OPENED_BY[name]}=true"] if name in OPENED_BY else []
     if name in ("model_memory", "model_idle_secs"):
         opened = ["--model-control-mode=demand"]
+    if name.startswith("payload_log_"):
+        opened = [f"--payload-log={tmp_path}"]
     if "_use_ssl" in name:
         opened = [f"--allow-{name.partition('_')[0]}=false"]  # an open port would need the files of TLS
     if name.startswith("auth_token"):
@@ -328,6 +332,11 @@ def read(line: str) -> ServerSettings:
         ("--load-model=a", "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
         ("--model-control-mode=explicit --load-model=a --load-model=*", "'*' must be the ONLY startup model"),
         ("--model-config-name=", "Error: empty argument for --model-config-name"),
+        ("--payload-log-sample=0.1", 'Bad option: "--payload-log-sample".\nit needs --payload-log'),
+        ("--payload-log-sample=2", "invalid argument for --payload-log-sample: '2' is not from 0 to 1"),
+        ("--payload-log=/dev/null/logs", "/dev/null/logs is no folder to which this user can write"),
+        ("--payload-log=https://user:s3cret@host/", "expected http[s]://host[:port][/path], without credentials"),
+        ("--payload-log=ftp://host/logs", "unknown storage ftp:// in a payload log; give a folder, s3://, gs://"),
         ("--single-model=", 'Bad option: "--single-model".\nthe model\'s name is missing'),
         ("--single-model=a/b", "a name with a slash or a NUL cannot be the name of a model"),
         ("--single-model=a --model-repository=/other", "it names the model of one repository, but several are given"),
