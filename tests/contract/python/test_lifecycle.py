@@ -58,6 +58,22 @@ def execute(self, requests):
     return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", child)]) for _ in requests]
 """
 
+# Multiprocessing ends the processes of a pool by SIGTERM.
+SIGNALLED = """
+def execute(self, requests):
+    import multiprocessing, signal, subprocess
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    forked.start()
+    forked.terminate()
+    forked.join()
+    other = subprocess.Popen(["sleep", "600"])
+    other.terminate()
+    codes = np.array([forked.exitcode, other.wait()] * 8, np.int32)
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", codes.reshape(1, 16))])]
+"""
+
 # What it leaves in its folder shows what ran at its end.
 ENDING = """
 def initialize(self, args):
@@ -119,6 +135,14 @@ def test_repeated_load_and_unload_leaks_nothing(server: ServerProcess) -> None:
     until(lambda: open_files(server) <= before + 1, lambda: f"{before} files before, {open_files(server)} now")
     maps = Path(f"/proc/{engine_of(server)}/maps").read_text()
     assert maps.count("trident-shared-memory") <= 2  # those of the front ends
+
+
+def test_only_the_children_of_a_models_process_end_by_signals(server: ServerProcess) -> None:
+    write_model(server.repository, "signalled", SIGNALLED)
+    assert load(server, "signalled")[0] == 200
+    answer = server.json("POST", "/v2/models/signalled/infer", pair())
+    assert answer["outputs"][0]["data"][:2] == [-signal.SIGTERM, -signal.SIGTERM]
+    leave(server, "signalled")
 
 
 def test_characters_of_a_shell_in_a_name_are_refused(server: ServerProcess) -> None:

@@ -37,6 +37,7 @@ def main() -> None:
     # What a crash of native code writes is in the server's log, and names the line of the model.
     faulthandler.enable(all_threads=False)
     _die_with_the_server(lifeline)
+    _leave_signals_to_the_server()
     status = 0
     try:
         _serve(socket.socket(fileno=sock), memory, socket.socket(fileno=readiness))
@@ -77,6 +78,34 @@ def _die_with_the_server(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _leave_signals_to_the_server() -> None:
+    """Outlive the signals that a service manager sends to all processes: the server lets models finish.
+
+    As in Triton; but processes that the model makes end by them, as those of other programs do. They have a handler of
+    this process only until they run, and one that the server gave this process, SIG_IGN, for good.
+    """
+    signals: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    thread = threading.local()
+
+    def ignore(number: int, frame: Any) -> None: ...
+
+    def block() -> None:
+        thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, thread.mask)
+
+    def restore() -> None:
+        for number, handler in signals.items():
+            if signal.getsignal(number) is ignore:
+                signal.signal(number, handler)
+        unblock()
+
+    for number in signals:
+        signal.signal(number, ignore)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
 
 
 def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
