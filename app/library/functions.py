@@ -170,8 +170,12 @@ class _FunctionBackend:
 
         def run(names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
             """Call the function with a batch. Several threads, if the model has instances."""
-            found = output_arrays(function, function(**feed), datatypes)
-            return [found[name] for name in names]
+            try:
+                found = output_arrays(function, function(**locked(feed)), datatypes)
+            except BaseException as error:  # of the user's function
+                raise failure_of(error, context.spec.name) from error
+            # As views: an array that the function keeps does not become the caller's own (`outputs_of`).
+            return [found[name].view() for name in names]
 
         runner = Runner(run=run)
         return InProcessModel(
@@ -186,7 +190,15 @@ class _FunctionBackend:
         )
 
 
-def failure_of(error: Exception, name: str) -> ServerError:
+def locked(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The same arrays, which may not be written: they may be those of the caller, or of another step of an ensemble."""
+    views = {name: array.view() for name, array in inputs.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
+
+
+def failure_of(error: BaseException, name: str) -> ServerError:
     """The error of a request that the function `name` failed with `error`."""
     if isinstance(error, ServerError):
         return error
@@ -266,7 +278,7 @@ class _StreamingInstance:
         may_go_on = threading.Event()
         sender.watch(may_go_on.set)
         try:
-            for result in self._function(**{tensor.name: tensor.array for tensor in request.inputs}):
+            for result in self._function(**locked({tensor.name: tensor.array for tensor in request.inputs})):
                 arrays = output_arrays(self._function, result, self._datatypes)
                 while sender.is_full:
                     may_go_on.clear()
@@ -276,12 +288,12 @@ class _StreamingInstance:
                     break  # the generator is closed
                 sender.send(
                     [
-                        OutputTensor(name, self._datatypes[name].name, array.shape, array)
+                        OutputTensor(name, self._datatypes[name].name, array.shape, array.view())
                         for name, array in arrays.items()
                         if not request.outputs or name in request.outputs
                     ]
                 )
-        except Exception as error:  # of the user's function
+        except BaseException as error:  # of the user's function
             return failure_of(error, self._spec.name)
         sender.send(None, final=True)
         return LATER
@@ -302,7 +314,7 @@ def model_of(function: FunctionModel) -> type:
 
     def inputs_of(request: Any) -> dict[str, Any]:
         found = {each.name: pb_utils.get_input_tensor_by_name(request, each.name) for each in config.input}
-        return {name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None}
+        return locked({name: tensor.as_numpy() for name, tensor in found.items() if tensor is not None})
 
     def response(result: dict[str, Any], wanted: list[str]) -> Any:
         return pb_utils.InferenceResponse(
@@ -316,7 +328,7 @@ def model_of(function: FunctionModel) -> type:
         inputs = [inputs_of(request) for request in requests]
         sizes = [len(next(iter(each.values()))) for each in inputs]
         whole = {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
-        result = output_arrays(function.function, function(**whole), datatypes)
+        result = output_arrays(function.function, function(**locked(whole)), datatypes)
         begin = 0
         for request, size in zip(requests, sizes, strict=True):
             rows = {name: array[begin : begin + size] for name, array in result.items()}
@@ -373,6 +385,8 @@ def as_array(value: npt.ArrayLike, datatype: Datatype, what: str) -> Array:
             return _strings(np.asarray(value, dtype=object), what)
         array = np.asarray(value)
         wanted = datatype.dtype
+        if np.any(getattr(value, "mask", False)):
+            raise InvalidRequest(f"{what} has masked values", hint="fill them: .filled(VALUE)")
         if isinstance(value, np.ndarray | np.generic):
             if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "equiv"):
                 got = _NAMES.get(array.dtype, str(array.dtype))
@@ -383,17 +397,20 @@ def as_array(value: npt.ArrayLike, datatype: Datatype, what: str) -> Array:
         elif array.size and array.dtype.kind not in _FROM.get(datatype.kind, ""):
             raise InvalidRequest(f"{what} has values of type {array.dtype}, expected {datatype.name}")
         else:
-            array = np.asarray(value, dtype=wanted)
+            with np.errstate(over="raise"):
+                array = np.asarray(value, dtype=wanted)
         return np.require(array, wanted, ["C", "A"])
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise InvalidRequest(f"{what} is no tensor of {datatype.name}: {error}") from error
 
 
 def _strings(array: Array, what: str) -> Array:
     elements: list[Any] = array.reshape(-1).tolist()
     for index, element in enumerate(elements):
-        if type(element) is str:
+        if isinstance(element, str):
             elements[index] = element.encode()
-        elif type(element) is not bytes:
+        elif isinstance(element, bytes):
+            elements[index] = bytes(element)
+        else:
             raise InvalidRequest(f"{what} has an element of type {type(element).__name__}, expected str or bytes")
     return bytes_array(elements, array.shape)

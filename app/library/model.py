@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -21,6 +22,7 @@ from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancell
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.frontend.bridge import SingleResponse, ThreadBridge
 from trident.core.frontend.classification import classified
+from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.http.admin import model_config_json, model_metadata_json
 from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
@@ -47,6 +49,43 @@ class RequestOptions(TypedDict, total=False):
     sequence_start: bool
     sequence_end: bool
     parameters: Mapping[str, Parameter]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and (value.isascii() or value.encode(errors="ignore").decode() == value)
+
+
+def _is_unsigned(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64
+
+
+def _is_parameter(name: object, value: object) -> bool:
+    is_own = _is_text(name) and name not in RESERVED_PARAMETERS and not str(name).startswith(RESERVED_PREFIX)
+    is_number = isinstance(value, bool | float) or (type(value) is int and -(1 << 63) <= value < 1 << 64)
+    return is_own and (is_number or _is_text(value))
+
+
+_FLAG: Final = ("True or False", lambda value: isinstance(value, bool))
+_OPTIONS: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
+    "outputs": ("a tuple of names", lambda value: isinstance(value, tuple | list) and all(map(_is_text, value))),
+    "classes": ("an integer from 0 to 2^64 - 1", _is_unsigned),
+    "id": ("text that is UTF-8", _is_text),
+    "priority": ("an integer from 0 to 2^64 - 1", _is_unsigned),
+    "timeout_s": (
+        f"None or seconds from 0 to {threading.TIMEOUT_MAX:.0f}",
+        lambda value: value is None or (isinstance(value, int | float) and 0 <= value <= threading.TIMEOUT_MAX),
+    ),
+    "sequence_id": (
+        "an integer from 0 to 2^64 - 1, or text that is UTF-8",
+        lambda value: _is_unsigned(value) or _is_text(value),
+    ),
+    "sequence_start": _FLAG,
+    "sequence_end": _FLAG,
+    "parameters": (
+        "a dict from names that are not the server's to strings, 64-bit integers, booleans and floats",
+        lambda value: isinstance(value, Mapping) and all(_is_parameter(*each) for each in value.items()),
+    ),
+}
 
 
 class Outputs(dict[str, Array]):
@@ -89,11 +128,18 @@ class Model:
         self._options = options
 
     def with_options(self, **options: Unpack[RequestOptions]) -> Model:
-        """The same model, whose requests have these options (RequestOptions) beside those that they have already."""
-        unknown = options.keys() - RequestOptions.__annotations__.keys()
-        if unknown:
-            known = ", ".join(RequestOptions.__annotations__)
-            raise InvalidRequest(f"unknown request option '{min(unknown)}'", hint=f"the options are: {known}")
+        """The same model, whose requests have these options (RequestOptions) beside those that they have already.
+
+        Raises InvalidRequest for an option that is unknown, or whose value no request can have.
+        """
+        for option, value in options.items():
+            if option not in _OPTIONS:
+                raise InvalidRequest(
+                    f"unknown request option '{option}'", hint=f"the options are: {', '.join(_OPTIONS)}"
+                )
+            form, fits = _OPTIONS[option]
+            if not fits(value):
+                raise InvalidRequest(f"the request option '{option}' must be {form}, got {value!r}")
         return Model(self._engine, self._bridge, self.name, self.version, {**self._options, **options})
 
     def infer(self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike) -> Outputs:

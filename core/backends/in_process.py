@@ -405,7 +405,8 @@ class InProcessInstance:
             self.poisoned = True
         error = self._failures.error_of(exc, self._spec.name)
         error.model = self._spec.name
-        error.__cause__ = exc  # the log asks for it, and in compiled code `raise ... from` does not set it
+        if error is not exc:
+            error.__cause__ = exc  # the log asks for it, and in compiled code `raise ... from` does not set it
         return error
 
     def close(self) -> None:

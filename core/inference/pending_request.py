@@ -179,7 +179,7 @@ def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
     pending.is_answered = response.final
     try:
         pending.on_response(response)
-    except Exception:
+    except BaseException:  # the library's callers may have callbacks of their own
         _log.exception("the response callback of a request for model '%s' failed", pending.request.model_name)
 
 

@@ -57,7 +57,7 @@ class LoadAttempt:
                 # With its traceback it would be a cycle around the session, which would hold weights and threads until
                 # the garbage collector runs.
                 failures.append(error.with_traceback(None))
-            except Exception as error:  # a bug of a backend is a failure of the version and must not end the server
+            except BaseException as error:  # a bug of a backend is a failure of the version and must not end the server
                 if not self._because:
                     _log.exception("loading '%s' failed", self._model)
                 failures.append(BackendFailed(text_of(error)))

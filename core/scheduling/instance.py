@@ -216,7 +216,7 @@ class ModelInstance:
                     self._response(pending, outcome, execution, reason)  # type: ignore[arg-type]
                     for pending, outcome in zip(part, execution.outputs, strict=True)
                 ]
-            except Exception as exc:
+            except BaseException as exc:  # a panic of a library in Rust, and what ends a thread, are no Exception
                 # Executed after this block, so that the next exception is not chained to this one.
                 parts += self._split(part, exc)
                 continue
@@ -255,7 +255,7 @@ class ModelInstance:
             start_ns = self._clock()
             opened = open_requests.open(requests, start_ns)
             execution, closed, again = self._run_open(opened, start_ns, open_requests)
-        except Exception as error:
+        except BaseException as error:
             # All are closed first: with the frames of the error their senders end.
             unanswered = opened or open_requests.open(requests, 0)
             for request in [each for each in unanswered if not each.is_closed and each.close()]:
@@ -314,7 +314,7 @@ class ModelInstance:
         except Exception:
             _log.exception("counting an execution of model '%s' failed unexpectedly", self._spec.name)
 
-    def _split(self, requests: Sequence[PendingRequest], exc: Exception) -> list[Sequence[PendingRequest]]:
+    def _split(self, requests: Sequence[PendingRequest], exc: BaseException) -> list[Sequence[PendingRequest]]:
         """The halves of a batch that failed, the second one first; fails a single request.
 
         On a poisoned instance every request fails.
@@ -349,7 +349,7 @@ class ModelInstance:
                 response.parameters = {**(response.parameters or {}), **times.parameters()}
         return response
 
-    def _failed(self, pending: PendingRequest, exc: Exception) -> InferenceResponse:
+    def _failed(self, pending: PendingRequest, exc: BaseException) -> InferenceResponse:
         """Count a failed request and make its response. Logs an exception that is not a ServerError."""
         if isinstance(exc, ServerError):
             error = exc

@@ -100,6 +100,10 @@ class Fault(Exception):
     """A class of which the server knows nothing."""
 
 
+class Panic(BaseException):
+    """As what libraries in Rust raise, and sys.exit in a function of the library's user."""
+
+
 class Mute(Exception):
     """Has no text, and raises when it is asked for one."""
 
@@ -120,15 +124,20 @@ FAULTS: dict[str, Callable[[], Exception]] = {
     "surrogate": lambda: Fault("half a pair: \ud800"),
     "mute": lambda: Mute(),
 }
+FOREIGN: dict[str, Callable[[], BaseException]] = {
+    "panic": lambda: Panic("index out of bounds"),
+    "exit": lambda: SystemExit(3),
+}
 
 
 def made(request: pytest.FixtureRequest) -> Exception:
-    found: Exception = FAULTS[request.param]()
+    found: Any = {**FAULTS, **FOREIGN}[request.param]()
     return found
 
 
 # Of every class where its text is used, or where it may meet a narrower `except`; elsewhere of some.
 any_fault = pytest.fixture(params=FAULTS)(made)
+foreign_fault = pytest.fixture(params=[*FAULTS, *FOREIGN])(made)
 fault = pytest.fixture(params=["value", "memory", "mute"])(made)
 
 
@@ -169,7 +178,7 @@ def nth(*numbers: int) -> Callable[..., bool]:
     return lambda *args, **options: next(calls) in numbers
 
 
-def tracebacks(caplog: pytest.LogCaptureFixture, fault: Exception) -> int:
+def tracebacks(caplog: pytest.LogCaptureFixture, fault: BaseException) -> int:
     """How many lines of the log have the fault with its traceback."""
     found = [record.exc_info[1] for record in caplog.records if record.exc_info]
     return sum(error is fault for error in found)
@@ -259,9 +268,9 @@ class FaultyInstance(Stub):
 
 
 def test_a_backend_that_raises_fails_the_one_request(
-    any_fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture
+    foreign_fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
-    backend = FaultyInstance(any_fault)
+    backend = FaultyInstance(foreign_fault)
     with batcher([backend]) as scheduler:
         backend.gate.clear()
         caller.send(scheduler, "a")
@@ -273,8 +282,27 @@ def test_a_backend_that_raises_fails_the_one_request(
         caller.wait(8)
     assert caller.outcomes() == ok("abcdefg", x="BackendFailed")
     assert all(answer.error or answer.outputs[0].array[0].decode() == answer.id for answer in caller.answers)
-    assert tracebacks(caplog, any_fault) == 1
+    assert tracebacks(caplog, foreign_fault) == 1
     assert "Logging error" not in caplog.text
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_backend_of_many_responses_that_raises(caller: Caller, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    fault = FOREIGN[name]()
+
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Any:
+        sender.send(text(request.id))
+        if request.id == "x":
+            raise fault
+        sender.send(None, final=True)
+        return LATER
+
+    with batcher([LaterStub(answer=answer)], spec=replace(model_spec(1), decoupled=True)) as scheduler:
+        for id in "axb":
+            caller.send(scheduler, id, kind=StreamedRequest)
+        caller.wait(6)
+    assert caller.outcomes() == ok("ab", x="BackendFailed")
+    assert tracebacks(caplog, fault) == 1
 
 
 @pytest.mark.parametrize("later", [False, True])

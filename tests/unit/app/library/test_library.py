@@ -199,6 +199,8 @@ def test_inputs_accept_str_and_bytes(server: trident.Server) -> None:
         ([[1], [1, 2]], "FP32", "is no tensor of FP32"),
         ([1], "BYTES", "has an element of type int, expected str or bytes"),
         ([1], "BOOL", "has values of type int64, expected BOOL"),
+        ([1e39], "FP32", "is no tensor of FP32: overflow"),
+        (np.ma.array([1, 2], np.int32, mask=[0, 1]), "INT32", "has masked values"),
     ],
 )
 def test_a_wrong_value_is_named(value: Any, datatype: str, problem: str) -> None:
@@ -229,6 +231,81 @@ def test_errors_have_their_types(server: trident.Server, simple: trident.Model) 
         trident.Server(model_control="explicit")
     with pytest.raises(trident.ConfigInvalid, match="model-control-mode"):
         trident.Server(model_control_mode="sometimes")
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    {
+        "outputs": ["OUTPUT0", (1,)],
+        "classes": [-1, 1.0],
+        "id": [5, "\ud800", None],
+        "priority": [-1, 1 << 64, True],
+        "timeout_s": [-1, float("nan"), float("inf"), "1"],
+        "sequence_id": [-1, 1 << 64, 1.5, "\udfff"],
+        "sequence_start": [1],
+        "sequence_end": ["yes"],
+        "parameters": [[], {1: 2}, {"a": None}, {"a": 1 << 64}, {"a": "\ud800"}, {"timeout": 5}, {"triton_a": 1}],
+    }.items(),
+)
+def test_an_option_that_no_request_can_have_is_named(simple: trident.Model, option: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(trident.InvalidRequest, match=f"'{option}' must be .*, got "):
+            simple.with_options(**{option: value})
+
+
+def test_functions_and_callers_do_not_share_arrays_that_one_of_them_writes() -> None:
+    table = np.zeros(2, np.float32)
+    vector: Any = {"inputs": {"X": ("FP32", [2])}, "outputs": {"Y": ("FP32", [2])}}
+
+    @trident.model(**vector)
+    def constant(X: Any) -> Any:
+        return table
+
+    @trident.model(**vector)
+    def stream(X: Any) -> Iterator[Any]:
+        yield table
+
+    @trident.model(**vector)
+    def same(X: Any) -> Any:
+        return X
+
+    @trident.model(**vector)
+    def writes(X: Any) -> Any:
+        X += 1
+        return X
+
+    with trident.Server(functions=[constant, stream, same, writes]) as running:
+        given = np.ones(2, np.float32)
+        for name in ("constant", "same"):
+            running.model(name).infer(X=given)["Y"][:] = 5
+        next(running.model("stream").stream(X=given))["Y"][:] = 5
+        with pytest.raises(trident.BackendFailed, match="read-only"):
+            running.model("writes").infer(X=given)
+    assert (table.tolist(), given.tolist()) == ([0, 0], [1, 1])
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError("ended"), KeyboardInterrupt()])
+def test_a_function_may_raise_anything(error: BaseException) -> None:
+    @trident.model(inputs={"X": ("BOOL", [1])}, outputs={"Y": ("BOOL", [1])})
+    def fail(X: Any) -> Any:
+        if X[0]:
+            raise error
+        return X
+
+    @trident.model(inputs={"X": ("BOOL", [1])}, outputs={"Y": ("BOOL", [1])})
+    def stream(X: Any) -> Iterator[Any]:
+        yield X
+        raise error
+
+    with trident.Server(functions=[fail, stream]) as running:
+        name = type(error).__name__
+        with pytest.raises(trident.BackendFailed, match=f"'fail' failed: {name}"):
+            running.model("fail").submit(X=[True]).result(60)
+        assert not running.model("fail").submit(X=[False]).result(60)["Y"][0]
+        responses = running.model("stream").stream(X=[True])
+        assert next(responses)["Y"][0]
+        with pytest.raises(trident.BackendFailed, match=f"'stream' failed: {name}"):
+            next(responses)
 
 
 # --- several requests

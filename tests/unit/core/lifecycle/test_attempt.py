@@ -35,6 +35,14 @@ def test_an_ended_attempt_fails_at_once_and_its_work_at_its_next_step() -> None:
     assert str(attempt.run(work)) == "newer files", "nothing begins any more"
 
 
+@pytest.mark.parametrize("error", [ValueError("a fault"), SystemExit("a fault")])
+def test_whatever_its_work_raises_is_why_it_failed(error: BaseException) -> None:
+    def work() -> None:
+        raise error
+
+    assert str(LoadAttempt("m").run(work)) == "a fault"
+
+
 def test_a_step_has_a_limit_and_what_is_none_has_not() -> None:
     attempt, go_on = LoadAttempt("m"), threading.Event()
 
