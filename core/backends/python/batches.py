@@ -39,8 +39,8 @@ from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError, readable
 from trident.core.inference.pending_request import AGAIN, LATER, DeferredOutcome
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
-from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
+from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput, RegionInput
+from trident.core.inference.tensors import BYTES, Buffer, Shape, TensorLayout, layout_of, wire_bytes
 from trident.core.interprocess.frames import LARGE, PADDING, BadFrame
 
 _log = logging.getLogger("trident.backends.python")
@@ -120,6 +120,8 @@ class BatchWriter:
 
 def _content(tensor: InputTensor) -> Buffer:
     content = tensor.data
+    if type(tensor) is RegionInput and tensor.datatype == BYTES.name:
+        _ = tensor.array  # checks the strings: those that arrived with a request were checked then
     return content if type(content) is memoryview else wire_bytes(np.ascontiguousarray(content))
 
 

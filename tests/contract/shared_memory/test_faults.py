@@ -9,23 +9,36 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 from tritonclient.utils import InferenceServerException
 
+from tests.contract.python.python_models import write_model
 from tests.contract.servers.processes import open_files, workers_of
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.contract.shared_memory.client_regions import memory, speaker
 from tests.unit.onnx_models import identity, write_version
-from tests.unit.shared_memory_object import path_of
+from tests.unit.shared_memory_object import path_of, shared_memory_object
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 REGISTER = "/v2/systemsharedmemory/region/{}/register"
 LARGE = 4 << 20
+TEXTS = """
+input { name: "X" data_type: TYPE_STRING dims: [ 2 ] }
+output { name: "Y" data_type: TYPE_STRING dims: [ 2 ] }
+dynamic_batching { preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 60000000 }
+"""
+ECHO = """
+def execute(self, requests):
+    texts = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", each)]) for each in texts]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +47,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     set_hypothesis_home_dir(folder / "hypothesis")
     repository = link_models(folder / "models", "simple")
     write_version(identity("UINT8"), repository, "same")
+    write_model(repository, "texts", ECHO, TEXTS)
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", "--allow-client-shm=true") as running:
         workers = workers_of(running)
         yield running
@@ -53,6 +67,32 @@ def _leaves_nothing(server: ServerProcess) -> Iterator[None]:
 def register(server: ServerProcess, name: str, key: str, size: int) -> None:
     body = json.dumps({"key": key, "byte_size": size}).encode()
     assert server.request("POST", REGISTER.format(name), body)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"\1\0\0\0a\1\0\0\0b\1", "incomplete string length indicator"),
+        (b"\1\0\0\0a", "expected 2 string elements for inference input 'X' for model 'texts', got 1"),
+        (b"\1\0\0\0a\xff\xff\xff\xff", "expecting string of length 4294967295 but only 0 bytes available"),
+    ],
+)
+def test_strings_that_cannot_be_read_fail_their_request_alone(
+    server: ServerProcess, content: bytes, error: str
+) -> None:
+    def ask(source: dict[str, Any]) -> tuple[int, Any]:
+        body = json.dumps({"inputs": [{"name": "X", "datatype": "BYTES", "shape": [1, 2], **source}]}).encode()
+        status, _, answer = server.request("POST", "/v2/models/texts/infer", body)
+        return status, json.loads(answer)
+
+    with shared_memory_object(len(content), content) as key, ThreadPoolExecutor(1) as other:
+        register(server, "texts", key, len(content))
+        placed = {"shared_memory_region": "texts", "shared_memory_byte_size": len(content)}
+        good = other.submit(ask, {"data": ["c", "d"]})
+        status, answer = ask({"parameters": placed})
+        assert (status, error in answer["error"]) == (400, True)
+        status, answer = good.result()
+        assert (status, answer.get("outputs", answer)[0]["data"]) == (200, ["c", "d"])
 
 
 def test_memory_that_shrinks_and_grows_under_the_requests(server: ServerProcess) -> None:
