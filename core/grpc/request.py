@@ -199,9 +199,9 @@ INVALID_DATATYPE: Final = "<invalid>"
 
 
 def array_of_contents(contents: InferTensorContents, datatype: str, name: str, model: str) -> Array | None:
-    """The elements as a flat array, those of a wider type narrowed as in C; None without elements.
+    """The elements as a flat array; None without elements.
 
-    Raises InvalidRequest for elements of another type, and for more than one field with elements.
+    Raises InvalidRequest for elements of another type or beyond `datatype`, and for more than one field with elements.
     """
     array: Array | None = None
     for field, own, narrower in _FIELDS:
@@ -220,9 +220,11 @@ def array_of_contents(contents: InferTensorContents, datatype: str, name: str, m
         elif own in _COPIED:
             array = _written(contents, BY_NAME[own].dtype, len(elements))
         else:
-            array = np.fromiter(elements, BY_NAME[own].dtype, len(elements))
-            if given != own:
-                array = array.astype(BY_NAME[given].dtype)
+            wide = np.fromiter(elements, BY_NAME[own].dtype, len(elements))
+            array = wide.astype(BY_NAME[given].dtype, copy=False)
+            if given != own and not np.array_equal(array, wide):
+                at = int(np.argmax(array != wide))
+                raise InvalidRequest(f"{where}: element {at} is {wide[at]}, which is no {datatype}")
     return array
 
 
