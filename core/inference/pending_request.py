@@ -153,9 +153,22 @@ class PendingRequest:
         dropped.
         """
         failure = expected(error, f"a request for model '{self.request.model_name}'")
-        if not self.is_answered:
-            self.refuse(failure, origin)
-            self.on_response = _drop
+        if self.is_answered:
+            return
+        on_response = self.exchange(drop)
+        self.is_answered = True
+        response = InferenceResponse.failed(self.request, failure, origin)
+        guarded(partial(on_response, response), "the response callback of a request")
+        if self.flush is not None:
+            flush((self.flush,))
+
+    def exchange(self, on_response: OnResponse) -> OnResponse:
+        """Set another callback, and return the one before. For threads other than that which submits the request: it
+        may fail the request at the same time.
+        """
+        with _exchanging:
+            before, self.on_response = self.on_response, on_response
+        return before
 
     def origin_of(self, error: ServerError) -> Origin:
         """That of an error with which its execution ended: a model may end one because it was cancelled."""
@@ -183,8 +196,11 @@ def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
         _log.exception("the response callback of a request for model '%s' failed", pending.request.model_name)
 
 
-def _drop(response: InferenceResponse) -> None:
-    """Responses to a request that was failed."""
+def drop(response: InferenceResponse) -> None:
+    """The callback for responses to a request that was failed."""
+
+
+_exchanging = threading.Lock()
 
 
 class LoneRequest(PendingRequest):

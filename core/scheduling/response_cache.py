@@ -55,7 +55,7 @@ class SingleFlight:
         self.start_ns = start_ns
         self.lookup_ns = 0
         self.give_up: GiveUp | None = None
-        self.on_response = pending.on_response
+        self.on_response: OnResponse = pending.on_response
         self.followers: dict[PendingRequest, None] = {}
         self._first: InferenceResponse | None = None
         # Responses before the final one.
@@ -231,7 +231,7 @@ class CachingScheduler:
 
     def _execute(self, flight: SingleFlight, pending: PendingRequest) -> None:
         flight.lookup_ns = self._count_miss(flight.start_ns)
-        pending.on_response = flight.respond
+        flight.on_response = pending.exchange(flight.respond)
         try:
             self._scheduler.submit(pending)
         except BaseException:

@@ -32,7 +32,7 @@ from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.borders import expected
 from trident.core.config.spec import BatchingSpec, ModelSpec
 from trident.core.errors import DeadlineExceeded, InvalidRequest, SequenceNotFound, ServerError, ServerStopping
-from trident.core.inference.pending_request import PendingRequest, ResponseSender
+from trident.core.inference.pending_request import PendingRequest, ResponseSender, drop
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
@@ -212,8 +212,7 @@ class SequenceScheduler:
         """Give a request to its instance's batcher. The sequence is told of its responses, and of a refusal as one."""
         instance, sent, states = sequence.instance, pending.request, self._states
         assert instance is not None
-        sequence.sent, sequence.on_response = sent, pending.on_response
-        pending.on_response = sequence.respond
+        sequence.sent, sequence.on_response = sent, pending.exchange(sequence.respond)
         try:
             if states is not None:
                 if sent.sequence_start:
@@ -261,6 +260,8 @@ class SequenceScheduler:
         if not response.final:
             on_response(response)
             return
+        # Who submitted it has failed it: the batcher, which has it still, may answer it once more.
+        is_failed = pending.on_response is drop and self._order is None
         pending.request, pending.on_response = sent, on_response
         sequence.executed = sequence.sent = sequence.on_response = None
         change = Change()
@@ -275,6 +276,8 @@ class SequenceScheduler:
                     self._touch(sequence, self._clock())
         finally:
             self._context.respond(pending, response)
+            if is_failed:
+                pending.on_response = drop
             self._apply(change)
 
     def cancelled(self, sequence: OpenSequence, pending: PendingRequest) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -900,6 +901,39 @@ def test_a_callback_of_a_sequence_that_raises(fault: Exception, caplog: pytest.L
         assert broken.is_answered
     assert caller.outcomes() == ok("wabc")
     assert tracebacks(caplog, fault) == 2
+
+
+def test_a_request_that_fails_while_it_enters_its_sequence_is_answered_once_and_holds_up_nothing() -> None:
+    """Whoever submitted it raises after its scheduler has accepted it, and another thread goes on with it."""
+    held: dict[str, Callable[[], None]] = {}
+    has_entered = threading.Event()
+    answers: list[InferenceResponse] = []
+
+    class Holding(DynamicBatcher):
+        def submit(self, pending: PendingRequest) -> None:
+            if pending.request.id in "ab":
+                held[pending.request.id] = partial(super().submit, pending)
+            else:
+                super().submit(pending)
+            if pending.request.id == "b":
+                has_entered.set()
+
+    def respond(response: InferenceResponse) -> None:
+        answers.append(response)
+        held["a"]()
+        assert has_entered.wait(LIMIT_S)
+
+    with sequences(OLDEST, Holding) as (scheduler, submit, caller):
+        submit("a", 1, "s")
+        tensor = InputTensor("X", "INT32", (1, 1), np.ones((1, 1), np.int32))
+        failed = PendingRequest(InferenceRequest("m", [tensor], id="b", correlation_id=1), respond)
+        failed.submit_to(scheduler)
+        submit("c", 1, "e")
+        failed.fail(Fault("after it was accepted"))
+        held["b"]()
+        caller.wait(2)
+    assert caller.outcomes() == ok("ac")
+    assert [type(answer.error).__name__ for answer in answers] == ["UnexpectedError"]
 
 
 @pytest.mark.parametrize("number", range(1, 30, 2))
