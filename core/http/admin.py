@@ -241,7 +241,10 @@ def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository
             except (UnicodeEncodeError, Base64Error) as error:
                 raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error
         else:
-            raise ModelLoadFailed("unexpected error on creating Triton parameter")
+            raise ModelLoadFailed(
+                "unexpected error on creating Triton parameter",
+                hint=f"'{key}' is no parameter of a load: they are 'config' and 'file:VERSION/NAME'",
+            )
     front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
     return empty_reply(JSON)
 
