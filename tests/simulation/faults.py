@@ -59,7 +59,7 @@ FAULTS = (
     Fault(
         "a response callback that raises ends the thread",
         "inference.pending_request:deliver",
-        "except Exception:",
+        "except BaseException:",
         "except ZeroDivisionError:",
     ),
     Fault(
