@@ -53,6 +53,7 @@ from trident.core.http.front_end import PROBE_KEY, RECEIVED_KEY, TRACES_KEY, Inf
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, Reply, send
 from trident.core.http.stream import UPGRADE_KEY, ModelStream
 from trident.core.inference.tensors import Buffer, size_of
+from trident.core.memo import Memo
 from trident.core.observability.access_log import LONGEST_LOGGED, log_access
 from trident.core.observability.refusals import note_refusal
 from trident.core.observability.switches import SWITCHES, TraceGate
@@ -192,7 +193,7 @@ class Http1Connection(Connection):
             if isinstance(most, Reply):
                 environ["CONTENT_LENGTH"] = "0"
                 environ[BODY_KEY] = b""
-                response = Response(self, head, self._clock)
+                response = Response(self, head, self._service.response_heads, self._clock)
                 response.keep_alive = False
                 if SWITCHES.requests:
                     log_request(environ)
@@ -328,7 +329,7 @@ class Http1Connection(Connection):
         environ[ARRIVED_KEY] = monotonic_ns()
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
         del body  # see Response.run
-        response = self._response = Response(self, head, self._clock)
+        response = self._response = Response(self, head, service.response_heads, self._clock)
         self.stage = APPLICATION
         if self._received_ns:
             environ[RECEIVED_KEY] = (self._received_ns, environ[ARRIVED_KEY])
@@ -493,6 +494,7 @@ class Http1Service:
         self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", _unknown)
         self.trace_gate: TraceGate = getattr(application, "trace_gate", _SHUT)
         self.end_traces: Callable[[dict[str, Any], Span], None] = getattr(application, "end_traces", _nothing)
+        self.response_heads = ResponseHeads()
         self.heads = RequestHeadParser(
             self.base_environ(),
             max_line=cfg.limit_request_line or 8190,
@@ -568,6 +570,7 @@ def _named(received: bytes) -> tuple[str, str]:
 _HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}
 )
+_KNOWN_HEADERS: Final = 16
 
 Headers = list[tuple[str, str]]
 
@@ -606,6 +609,25 @@ class ResponseHead:
             raise ValueError("a response header contains a line break")
 
 
+class ResponseHeads:
+    """Remembers the latest heads, because applications repeat themselves. Hub thread only."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: Memo[tuple[object, ...], ResponseHead] = Memo(512)
+
+    def head_for(self, status: str, headers: Headers) -> ResponseHead:
+        """The head of this status and these headers. Raises ValueError as `ResponseHead` does."""
+        key = (status, *headers)
+        head = self._known.get(key)
+        if head is None:
+            head = ResponseHead(status, headers)
+            if len(headers) <= _KNOWN_HEADERS and len(head.start) <= 1024:
+                self._known[key] = head
+        return head
+
+
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 # How long a stream may keep the hub to itself.
@@ -639,6 +661,7 @@ class Response:
         "_clock",
         "_head",
         "_headers",
+        "_heads",
         "_left",
         "_omits_body",
         "_transport",
@@ -653,8 +676,9 @@ class Response:
     _head: ResponseHead
     _headers: Headers
 
-    def __init__(self, transport: Transport, head: HttpHead, clock: CoarseClock) -> None:
+    def __init__(self, transport: Transport, head: HttpHead, heads: ResponseHeads, clock: CoarseClock) -> None:
         self._transport = transport
+        self._heads = heads
         self._clock = clock
         self.is_http_1_0 = not head.minor_version
         self._omits_body = head.is_head_request
@@ -758,7 +782,7 @@ class Response:
 
         Chooses the framing of the body if the application did not declare its length.
         """
-        head = ResponseHead(self.status, self._headers)
+        head = self._heads.head_for(self.status, self._headers)
         self._omits_body = self._omits_body or head.omits_body
         framing = b""
         if head.upgrades:
