@@ -35,6 +35,7 @@ from sklearn import (
     svm,
     tree,
 )
+from xgboost import XGBClassifier
 
 from tests.import_corpus import Case, Writer, data, rows_at
 
@@ -87,16 +88,20 @@ def fitted(
     file: str = "joblib",
     options: Sequence[str] = (),
     near: float = _NEAR,
+    far: float = 0.0,
 ) -> Writer:
-    """A model of numbers alone, without names."""
+    """A model of numbers alone, without names, which lie at `far`."""
 
     def write(folder: Path, random: np.random.Generator) -> Case:
         given = data(random, missing)
         x = np.abs(given.x) if positive else given.x
+        if far:
+            x = (x + random.normal(size=x.shape) + far).astype(np.float32)
         names = np.array(["no", "yes", "maybe"])
         targets = {
             "names": names[given.three],
             "none": None,
+            "booleans": given.two > 0,
             "labels": np.stack([given.two, given.three > 1], axis=1).astype(int),
             "numbers": np.stack([given.number, -given.number], axis=1),
             "positive": np.abs(given.number) + 0.1,
@@ -319,7 +324,9 @@ CASES: dict[str, Writer] = {
         discriminant_analysis.QuadraticDiscriminantAnalysis(), "three", special=(0.0,)
     ),
     "MLPClassifier": fitted(neural_network.MLPClassifier((8,), max_iter=100, random_state=0), "three", special=(0.0,)),
-    "MLPRegressor": fitted(neural_network.MLPRegressor((8,), max_iter=100, random_state=0), "number", special=(0.0,)),
+    "MLPRegressor": fitted(
+        neural_network.MLPRegressor(hidden_layer_sizes=(8,), max_iter=100, random_state=0), "number", special=(0.0,)
+    ),
     "GaussianProcessRegressor": fitted(gaussian_process.GaussianProcessRegressor(alpha=0.1), "number", special=(0.0,)),
     "GaussianProcessClassifier": fitted(gaussian_process.GaussianProcessClassifier(), special=(0.0,)),
     "GaussianMixture": fitted(mixture.GaussianMixture(2, random_state=0), "none", special=(0.0,)),
@@ -380,6 +387,24 @@ CASES: dict[str, Writer] = {
         piped(impute.SimpleImputer(), ensemble.GradientBoostingRegressor(n_estimators=9)), "number", missing=0.2
     ),
     "skops": fitted(piped(preprocessing.StandardScaler(), _LINEAR.LogisticRegression()), "names", file="skops"),
+    "boosted in a pipeline": fitted(piped(preprocessing.StandardScaler(), XGBClassifier(n_estimators=5)), "three"),
+    "LogisticRegression of booleans": fitted(_LINEAR.LogisticRegression(), "booleans"),
+    # far from zero
+    "far KNeighborsRegressor": fitted(neighbors.KNeighborsRegressor(3), "number", far=1e4, special=()),
+    "far KBinsDiscretizer": fitted(
+        preprocessing.KBinsDiscretizer(5, encode="ordinal", strategy="uniform"), "none", far=1e4, special=()
+    ),
+    "far SVR": fitted(piped(preprocessing.StandardScaler(), svm.SVR()), "number", far=1e4, special=()),
+    "far StackingRegressor": fitted(
+        ensemble.StackingRegressor(
+            [("a", piped(preprocessing.StandardScaler(), _LINEAR.Ridge())), ("b", neighbors.KNeighborsRegressor(3))],
+            cv=2,
+            passthrough=True,
+        ),
+        "number",
+        far=1e4,
+        special=(),
+    ),
     "searched": fitted(
         __import__("sklearn.model_selection", fromlist=["GridSearchCV"]).GridSearchCV(
             _LINEAR.LogisticRegression(), {"C": [0.1, 1]}, cv=2

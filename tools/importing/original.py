@@ -131,10 +131,10 @@ def pickled(path: str, given: dict[str, Any]) -> dict[str, Any]:
     try:
         return _asked(model, table)
     except ValueError as error:
-        # KMeans and others that were fitted with doubles take nothing else.
+        # KMeans and others that were fitted with FP32 take nothing else.
         if "dtype mismatch" not in str(error):
             raise
-        return _asked(model, table.astype(np.float64))
+        return _asked(model, table.astype(np.float32))
 
 
 def _asked(model: Any, table: Any) -> dict[str, Any]:
@@ -361,11 +361,14 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
         inputs = _inputs(model, asked["inputs"])
     except ValueError as error:
         return {"failure": str(error)}
+    usual, edges = _usual(model, sum(each["width"] for each in inputs))
+    for each in inputs:
+        each["usual"], usual = usual[: each["width"]], usual[each["width"] :]
     known = {
         "what": what,
         "inputs": inputs,
         "needs": _needs(model),
-        "thresholds": _thresholds(model),
+        "thresholds": [*_thresholds(model), *edges],
         "table": {"is_line": _is_line(model), "names": _names(model)},
     }
     others = {True: "text", False: 0}
@@ -505,15 +508,23 @@ def _inputs(model: Any, asked: Sequence[Any]) -> list[dict[str, Any]]:
         datatype = asked[place % len(asked)][0] if asked else ""
         if datatype and known[place] and are_texts[place] != (datatype == "BYTES"):
             raise ValueError(f"its column {name} has {known[place][0]!r}, which is no {datatype}: leave --input out")
+    # Categories such as 0.1 and 16777217 have no FP32.
+    usual = [
+        ("FP32", "FP64")[any(value != np.float32(value) for value in values if _is_number(value))] for values in known
+    ]
     if len(asked) == 1 or (not asked and not any(are_texts)):
-        datatype, width = asked[0] if asked else ("FP32", count)
+        datatype, width = asked[0] if asked else (max(usual), count)
         return [{"name": "X", "datatype": datatype, "width": width, "known": known}]
     datatypes = [datatype for datatype, _ in asked] if len(asked) == count else []
-    datatypes = datatypes or ["BYTES" if is_text else "FP32" for is_text in are_texts]
+    datatypes = datatypes or ["BYTES" if is_text else each for is_text, each in zip(are_texts, usual, strict=True)]
     return [
         {"name": name, "datatype": datatype, "width": 1, "known": [values]}
         for name, datatype, values in zip(names, datatypes, known, strict=True)
     ]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _shown(inputs: Sequence[dict[str, Any]]) -> str:
@@ -521,8 +532,10 @@ def _shown(inputs: Sequence[dict[str, Any]]) -> str:
 
 
 def _table(model: Any, arrays: Sequence[Any]) -> Any:
-    """What the model is given: a list of texts, a table with its names, or an array."""
-    columns = [array.astype(object) if array.dtype.kind in "SU" else array for array in arrays]
+    """What the model is given: a list of texts, a table with its names, or an array. Numbers are doubles, in which a
+    person asks it: estimators compute in FP32 for FP32."""
+    kinds = {"S": object, "U": object, "f": np.float64}
+    columns = [array.astype(kinds.get(array.dtype.kind, array.dtype)) for array in arrays]
     if _is_line(model):
         return list(columns[0][:, 0])
     names = _names(model)
@@ -570,14 +583,71 @@ def _thresholds(model: Any) -> list[list[float]]:
     if hasattr(model, "tree_"):
         inner = model.tree_.children_left != -1
         found += zip(model.tree_.feature[inner].tolist(), model.tree_.threshold[inner].tolist(), strict=True)
-    rows = [each if isinstance(each, (list, np.ndarray)) else [each] for each in getattr(model, "estimators_", [])]
-    for part in (part for row in rows for part in row):
+    for part in _parts(model):
         if hasattr(part, "tree_") and part.n_features_in_ == model.n_features_in_:
             found += [(int(feature), number) for feature, number in _thresholds(part)]
     for part in np.ravel(np.array(getattr(model, "_predictors", []), object)):
         nodes = part.nodes[(part.nodes["is_leaf"] == 0) & (part.nodes["is_categorical"] == 0)]
         found += zip(nodes["feature_idx"].tolist(), nodes["num_threshold"].tolist(), strict=True)
     return [[feature, number] for feature, number in found if np.isfinite(number)]
+
+
+def _parts(model: Any) -> list[Any]:
+    """The fitted estimators of which one consists, without those of calibration."""
+    rows = [each if isinstance(each, (list, np.ndarray)) else [each] for each in getattr(model, "estimators_", [])]
+    return [part for row in rows for part in row]
+
+
+# What estimators keep of the rows that they were fitted with: rows, and numbers of columns with their spread.
+_ROWS = (
+    *("_fit_X", "support_vectors_", "cluster_centers_", "centroids_", "subcluster_centers_", "X_train_", "X_fit_"),
+    *("theta_", "means_", "quantiles_"),
+)
+
+
+def _usual(model: Any, count: int) -> tuple[list[list[float]], list[list[float]]]:
+    """The mean and the spread of the numbers of each column, as far as a fitted model tells, and the columns and
+    numbers at which a first step divides them."""
+    numbers: list[list[float]] = [[] for _ in range(count)]
+    edges: list[list[float]] = []
+    waiting = [(model, list(range(count)))]
+    while waiting:
+        part, places = waiting.pop()
+        for each in _first(part):
+            for _, inner, columns in getattr(each, "transformers_", []):
+                if hasattr(inner, "fit"):
+                    waiting.append((inner, [places[at] for at in _places(each, columns)]))
+            inside = [*_parts(each), *(one.estimator for one in getattr(each, "calibrated_classifiers_", []))]
+            waiting += [(one, places) for one in inside if getattr(one, "n_features_in_", 0) == len(places)]
+            for place, found in zip(places, getattr(each, "bin_edges_", []), strict=False):
+                numbers[place] += map(float, found)
+                edges += [[place, float(number)] for number in found]
+            if isinstance(each.get_params().get("threshold") if hasattr(each, "get_params") else None, (int, float)):
+                edges += [[place, float(each.threshold)] for place in places]
+            for row in _rows_of(each):
+                if len(row) == len(places):
+                    for place, number in zip(places, np.asarray(row, float).tolist(), strict=True):
+                        numbers[place] += [number] if np.isfinite(number) else []
+    usual = []
+    for found in numbers:
+        mean = float(np.mean(found)) if found else 0.0
+        usual.append([mean, float(np.std(found)) or (abs(mean) / 10 if mean else 1.0)] if found else [0.0, 1.0])
+    return usual, edges
+
+
+def _rows_of(part: Any) -> list[Any]:
+    found = [getattr(part, name, None) for name in _ROWS]
+    rows = [row for each in found if isinstance(each, np.ndarray) and each.ndim == 2 for row in each[:1000]]
+    mean, spread = getattr(part, "mean_", getattr(part, "center_", None)), getattr(part, "scale_", None)
+    if hasattr(part, "explained_variance_"):
+        spread = np.sqrt(part.explained_variance_ @ part.components_**2)
+    if isinstance(mean, np.ndarray) and isinstance(spread, np.ndarray):
+        rows += [mean - spread, mean + spread]
+    rows += [getattr(part, name) for name in ("data_min_", "data_max_") if hasattr(part, name)]
+    statistics = getattr(part, "statistics_", None)
+    if isinstance(statistics, np.ndarray) and statistics.dtype.kind == "f":
+        rows.append(statistics)
+    return [row for row in rows if np.asarray(row).dtype.kind in "fiu"]
 
 
 def _needs(model: Any) -> list[str]:

@@ -59,10 +59,12 @@ class Options:
 @dataclass(frozen=True, slots=True)
 class Decisions:
     """`thresholds` are features and numbers at which a model divides them. `known` are by input the categories or texts
-    that it knows of each column, none where it takes any number."""
+    that it knows of each column, none where it takes any number. `usual` are by input the mean and the spread of each
+    column's numbers."""
 
     thresholds: Sequence[tuple[int, float]] = ()
     known: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
+    usual: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -573,7 +575,8 @@ def _catboost(path: Path, options: Options) -> Plan:
 def _told(made: Mapping[str, Any]) -> Decisions:
     """What a conversion has told."""
     known = {each["name"]: each["known"] for each in made.get("inputs", [])}
-    return Decisions([(feature, number) for feature, number in made["thresholds"]], known)
+    usual = {each["name"]: each["usual"] for each in made.get("inputs", [])}
+    return Decisions([(feature, number) for feature, number in made["thresholds"]], known, usual)
 
 
 # --- pickles: scikit-learn, and the classes that XGBoost, LightGBM and CatBoost have for it

@@ -38,10 +38,10 @@ class TritonPythonModel:
         try:
             answers = self.answers(table)
         except ValueError as error:
-            # KMeans and others that were fitted with doubles take nothing else.
+            # KMeans and others that were fitted with FP32 take nothing else.
             if "dtype mismatch" not in str(error):
                 raise
-            answers = self.answers(table.astype(np.float64))
+            answers = self.answers(table.astype(np.float32))
         ends = np.cumsum([len(arrays[0]) for arrays in parts])[:-1]
         divided = [np.split(array, ends) for array in answers]
         return [
@@ -52,9 +52,13 @@ class TritonPythonModel:
         ]
 
     def argument(self, arrays):
-        """What the model is given: a list of texts, a table with its names, or an array."""
+        """What the model is given: a list of texts, a table with its names, or an array. Numbers are doubles, as
+        estimators compute in FP32 for FP32."""
         columns = [
-            np.vectorize(bytes.decode, otypes=[object])(array) if array.dtype.kind == "O" else array for array in arrays
+            np.vectorize(bytes.decode, otypes=[object])(array)
+            if array.dtype.kind == "O"
+            else array.astype(np.float64 if array.dtype.kind == "f" else array.dtype)
+            for array in arrays
         ]
         if self.table["is_line"]:
             return list(columns[0][:, 0])
