@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 _log = logging.getLogger("trident.observability")
 
@@ -117,3 +118,22 @@ def parse_quantiles(text: str) -> tuple[float, ...]:
         else:
             _log.warning("Invalid option: [%s]", pair)
     return tuple(found) or DEFAULT_QUANTILES
+
+
+# Headers that become parameters (--http-header-forward-pattern) and that no log may have.
+SECRETS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-amz-security-token"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadLogOptions:
+    """`target` is a folder, an object store's URI or an http(s) URL. `sample` is the part of the requests that is
+    recorded. `max_bytes`: of the tensors of a request, and of its responses. `redacted` are names of tensors and
+    parameters. `service` and `namespace` are KServe's, for events; "" if they are not known.
+    """
+
+    target: str
+    sample: float = 1.0
+    max_bytes: int = 1 << 20
+    redacted: Collection[str] = ()
+    service: str = ""
+    namespace: str = ""

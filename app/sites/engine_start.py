@@ -32,9 +32,8 @@ from trident.core.errors import ServerError
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, MemoryShare, Readiness
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
-from trident.core.observability.payload_log.log import SECRETS, PayloadLogOptions
 from trident.core.observability.statistics import MetricsOptions
-from trident.core.options import WindowLimits
+from trident.core.options import SECRETS, PayloadLogOptions, WindowLimits
 
 _ALONE = EnginePlace()
 _KEPT_TRACES = 100

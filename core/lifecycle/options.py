@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from trident.core.observability.payload_log.log import PayloadLogOptions
 from trident.core.observability.tracing.trace import TraceOptions
-from trident.core.options import DEFAULT_WINDOW, LatencyOptions, RedisOptions, ResourceLimit, WindowLimits
+from trident.core.options import (
+    DEFAULT_WINDOW,
+    LatencyOptions,
+    PayloadLogOptions,
+    RedisOptions,
+    ResourceLimit,
+    WindowLimits,
+)
 
 
 @dataclass(frozen=True, slots=True)

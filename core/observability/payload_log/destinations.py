@@ -18,8 +18,9 @@ import orjson
 
 from trident.core.errors import ServerError
 from trident.core.observability.payload_log.exchange import Exchange, utc
-from trident.core.observability.payload_log.log import Ending, PayloadLogOptions
+from trident.core.observability.payload_log.log import Ending
 from trident.core.observability.tracing.trace import Loss, TraceCounts
+from trident.core.options import PayloadLogOptions
 
 _log = logging.getLogger("trident.payload-log")
 

@@ -11,8 +11,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -21,6 +20,7 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
 from trident.core.observability.payload_log.exchange import Exchange
 from trident.core.observability.tracing.trace import Loss, TraceCounts, TraceMetrics
+from trident.core.options import PayloadLogOptions
 
 _log = logging.getLogger("trident.payload-log")
 
@@ -29,23 +29,6 @@ MOST_WAITING: Final = 64 << 20
 _GATHER_SECONDS = 0.1
 _AT_ONCE = 256
 _WARN_SECONDS = 60.0
-# Headers that become parameters (--http-header-forward-pattern) and that no log may have.
-SECRETS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-amz-security-token"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadLogOptions:
-    """`target` is a folder, an object store's URI or an http(s) URL. `sample` is the part of the requests that is
-    recorded. `max_bytes`: of the tensors of a request, and of its responses. `redacted` are names of tensors and
-    parameters. `service` and `namespace` are KServe's, for events; "" if they are not known.
-    """
-
-    target: str
-    sample: float = 1.0
-    max_bytes: int = 1 << 20
-    redacted: Collection[str] = ()
-    service: str = ""
-    namespace: str = ""
 
 
 class Ending:

@@ -31,8 +31,9 @@ from trident.core.inference.response import (
 from trident.core.inference.tensors import BY_NAME, Array, bytes_array, layout_of, wire_bytes
 from trident.core.observability.payload_log.destinations import Delivery, Objects, Refused
 from trident.core.observability.payload_log.exchange import Exchange
-from trident.core.observability.payload_log.log import MOST_WAITING, SECRETS, Ending, PayloadLog, PayloadLogOptions
+from trident.core.observability.payload_log.log import MOST_WAITING, Ending, PayloadLog
 from trident.core.observability.tracing.trace import Loss, TraceCounts
+from trident.core.options import SECRETS, PayloadLogOptions
 
 MIB = 1 << 20
 LOG = "trident.payload-log"
