@@ -58,7 +58,7 @@ def pages() -> dict[Path, str]:
     metrics, settings, triton, texts, reading = (DOCS / f"{name}.md" for name in names)
     return {
         metrics: _filled(metrics, {**_metrics(), "figures": _figures()}),
-        settings: _filled(settings, {"settings": _settings(), "without-effect": _without_effect()}),
+        settings: _filled(settings, {"without-effect": _without_effect()}),
         triton: _filled(triton, {"options": _tritons()}),
         texts: _filled(texts, {"members": _members()}),
         reading: _with_lines(reading.read_text()),
@@ -166,7 +166,8 @@ def _values(reader: Callable[[Any], Any]) -> str:
 # --- settings
 
 
-def _settings() -> str:
+def every_setting() -> str:
+    """Every option, as `trident serve --help=all` prints them; `docs/site_hooks.py` adds them to the site's page."""
     sections = groupby(SERVER_OPTIONS.values(), key=lambda each: each.section)
     return "\n".join(f"## {section}\n\n{''.join(map(_setting, options))}" for section, options in sections)
 

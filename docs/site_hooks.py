@@ -1,12 +1,13 @@
-"""Hooks of MkDocs: the navigation is that of index.md, links to files outside of docs lead to the repository from which
-this checkout was cloned, and programs find the pages' text: each beside its page, and their list in llms.txt
-(llmstxt.org)."""
+"""Hooks of MkDocs: the navigation is that of index.md, the page of settings gets every option, links to files outside
+of docs lead to the repository from which this checkout was cloned, and programs find the pages' text: each beside its
+page, and their list in llms.txt (llmstxt.org)."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """A link out of docs, such as one to a result of a benchmark, leads to the repository; without one it becomes its
     text and the path."""
     here = (DOCS / page.file.src_uri).parent
+    if page.file.src_uri == "settings.md":
+        sys.path.insert(0, str(DOCS.parent))
+        from docs.lists import every_setting
+
+        markdown += f"\n{every_setting()}"
 
     def inside(match: re.Match[str]) -> str:
         mark, text, target = match.groups()

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from werkzeug.test import Client
 
-from docs.lists import MODEL, NOTES, families_of, label_names, metric_rows, pages
+from docs.lists import MODEL, NOTES, every_setting, families_of, label_names, metric_rows, pages
 from tests.project import ROOT, pure_python_only
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
 from tests.unit.docs.test_troubleshooting import rows
@@ -31,9 +31,8 @@ OF_SOME_MODELS = {"gpu_uuid", "namespace", "_team"}
 
 def test_the_pages_have_the_lists_of_the_source() -> None:
     assert [page.name for page, text in pages().items() if page.read_text() != text] == [], "run: python -m docs.lists"
-    (settings,) = (text for page, text in pages().items() if page.name == "settings.md")
-    assert "* `--http-port=<integer>`, `TRIDENT_HTTP_PORT` (8000): The HTTP port.\n" in settings
-    assert "\n* `CUDA_VISIBLE_DEVICES` (all): " in settings
+    assert "* `--http-port=<integer>`, `TRIDENT_HTTP_PORT` (8000): The HTTP port.\n" in every_setting()
+    assert "\n* `CUDA_VISIBLE_DEVICES` (all): " in every_setting()
     assert set(NOTES) <= {row.name for row in metric_rows()}
 
 
