@@ -13,7 +13,7 @@ from functools import partial
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ModelCold, ServerError
-from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest, deliver
+from trident.core.inference.pending_request import Defer, PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.lifecycle.lifecycle import Lifecycle
@@ -162,8 +162,8 @@ class _ModelCall(PendingRequest):
     __slots__ = ()
     is_nested = True
 
-    def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
-        deliver(self, _refused(self.request, error, origin))
+    def refusal(self, error: ServerError, origin: Origin) -> InferenceResponse:
+        return _refusal(self.request, error, origin)
 
 
 class _StreamedCall(StreamedRequest):
@@ -172,11 +172,11 @@ class _StreamedCall(StreamedRequest):
     __slots__ = ()
     is_nested = True
 
-    def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
-        deliver(self, _refused(self.request, error, origin))
+    def refusal(self, error: ServerError, origin: Origin) -> InferenceResponse:
+        return _refusal(self.request, error, origin)
 
 
-def _refused(request: InferenceRequest, error: ServerError, origin: Origin) -> InferenceResponse:
+def _refusal(request: InferenceRequest, error: ServerError, origin: Origin) -> InferenceResponse:
     text = f"Model {request.model_name} - Error when running inference: {error.message}"
     return InferenceResponse.failed(request, BackendFailed(text, hint=error.hint, model=error.model), origin)
 

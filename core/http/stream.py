@@ -25,6 +25,7 @@ from trident.core.errors import ErrorCode, InvalidRequest, SequenceNotFound
 from trident.core.frontend.bridge import SingleResponse
 from trident.core.frontend.dataplane import ResponsePlan, find_model
 from trident.core.frontend.request import HTTP, NOT_NOTED, client_trace, end_trace
+from trident.core.http.body import parse_json
 from trident.core.http.dataplane import TRACEPARENT, TRACESTATE, complete, decode_v2, encode_v2
 from trident.core.http.errors import REQUEST_ID_KEY, HttpError, error_document, log_error
 from trident.core.http.front_end import HttpFrontEnd
@@ -324,8 +325,8 @@ class ModelStream:
         if not is_text:
             message = memoryview(message)[_LENGTH : _LENGTH + int.from_bytes(message[:_LENGTH], "little")]
         try:
-            found = orjson.loads(message)["id"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+            found = parse_json(message)["id"]
+        except (InvalidRequest, KeyError, TypeError):
             return ""
         return found if isinstance(found, str) else ""
 

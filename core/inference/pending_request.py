@@ -142,7 +142,7 @@ class PendingRequest:
 
     def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
         """Answer the request with an error instead of running it, and flush. Any thread."""
-        deliver(self, InferenceResponse.failed(self.request, error, origin))
+        deliver(self, self.refusal(error, origin))
         if self.flush is not None:
             flush((self.flush,))
 
@@ -157,10 +157,13 @@ class PendingRequest:
             return
         on_response = self.exchange(drop)
         self.is_answered = True
-        response = InferenceResponse.failed(self.request, failure, origin)
-        guarded(partial(on_response, response), "the response callback of a request")
+        guarded(partial(on_response, self.refusal(failure, origin)), "the response callback of a request")
         if self.flush is not None:
             flush((self.flush,))
+
+    def refusal(self, error: ServerError, origin: Origin) -> InferenceResponse:
+        """The answer to a request that is not run."""
+        return InferenceResponse.failed(self.request, error, origin)
 
     def exchange(self, on_response: OnResponse) -> OnResponse:
         """Set another callback, and return the one before. For threads other than that which submits the request: it

@@ -178,6 +178,7 @@ def test_chunks_are_the_mere_content_in_both_directions(made: list[Stream]) -> N
         ("[", "failed to parse the request JSON buffer"),
         (b"\xff\0\0\0{}", "a binary message of 6 bytes does not begin with the length of its JSON"),
         ('{"id": "9"}', "Unable to parse 'inputs'"),
+        ('{"id": "9", "inputs": [NaN]}', "Input must set only one of the following fields: 'data'"),
     ],
 )
 def test_an_error_is_an_answer_and_the_stream_goes_on(made: list[Stream], message: str | bytes, error: str) -> None:
