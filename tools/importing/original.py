@@ -144,7 +144,10 @@ def _asked(model: Any, table: Any) -> dict[str, Any]:
         return {"0": answer.toarray() if hasattr(answer, "toarray") else answer}
     answers = {"0": model.predict(table)}
     if hasattr(model, "predict_proba"):
-        answers["1"] = model.predict_proba(table)
+        probabilities = model.predict_proba(table)
+        # Those of several labels are a list, which is no array where one has more classes than another.
+        if not isinstance(probabilities, list) or len({each.shape for each in probabilities}) == 1:
+            answers["1"] = probabilities
     elif getattr(model, "_estimator_type", "") == "outlier_detector" or hasattr(model, "score_samples"):
         answers["1"] = (
             model.decision_function(table) if hasattr(model, "decision_function") else model.score_samples(table)
@@ -371,11 +374,11 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
         "thresholds": [*_thresholds(model), *edges],
         "table": {"is_line": _is_line(model), "names": _names(model)},
     }
-    others = {True: "text", False: 0}
-    row = [
-        np.array([[values[0] if values else others[each["datatype"] == "BYTES"] for values in each["known"]]])
-        for each in inputs
-    ]
+    row = []
+    for each in inputs:
+        other = "text" if each["datatype"] == "BYTES" else 0
+        values = np.array([[values[0] if values else other for values in each["known"]]])
+        row.append(values.astype(float) if each["datatype"].startswith("FP") else values)
     try:
         answers = _asked(model, _table(model, row))
     except _FAILURES as error:
