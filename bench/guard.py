@@ -4,6 +4,7 @@
     make bench-guard GUARD_ARGS='--against main'         beside another commit
     python -m bench guard --against ../before            beside another checkout
     python -m bench guard --only cache,sequences         some rows only
+    python -m bench guard --instructions                 the server's instructions per request, as CI counts them
 
 Without a tag the other commit is `BASELINE`. Both servers run at the same time in this environment, with the same
 models and all ports open, and are asked in turns of a fraction of a second. A ratio is this checkout's figure over the
@@ -12,6 +13,9 @@ its intervals is all below 0.95: that of requests/s, or that of requests per sec
 other work on the machine moves less. The first two thirds of the time are shared by all rows; the rest goes to those
 with an interval that reaches below 0.95, and all their pairs count. A row is new if the other commit does not serve it.
 
+With `--instructions` both servers run under callgrind and are asked on one connection: a row is slower if a request
+takes more than 1.03 times the instructions.
+
 The exit status is 1 if a row is slower, or if this checkout does not serve one.
 """
 
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import math
 import shutil
 import signal
 import subprocess
@@ -30,6 +35,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench import instructions
 from bench.cases import ADD_SUB, ADD_SUB_JSON, ECHO, IMAGE_MEAN
 from bench.clients import BUILD, Load
 from bench.loads import csv, grpc, infer, instances, sequences, shared_memory
@@ -76,6 +82,8 @@ ROWS = (
     Row("sagemaker", "SageMaker, CSV of 100 items", csv(100), 4),
     Row("vertex", "Vertex AI, predict of 100 instances", instances(100), 4),
 )
+COUNTED = ("json", "binary", "ensemble", "sequences", "cache")
+"""The rows whose instructions are counted: small requests over HTTP, to models in the server's process."""
 
 
 def build(repository: Path) -> None:
@@ -275,6 +283,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     keys = [row.key for row in ROWS]
     parser.add_argument("--against", help="the other commit, or the folder of a checkout; default: the last release")
     parser.add_argument("--only", type=names_among(keys), default=keys, help=", ".join(keys))
+    parser.add_argument("--instructions", action="store_true", help="count instructions; see above")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of the whole run; default {SECONDS:g}")
     return parser.parse_args(arguments)
 
@@ -284,19 +293,26 @@ def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     # A job that is cancelled leaves no server and no worktree.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    commit = find(ROOT, options.against)
+    commit = find(ROOT, options.against, instructions.BASELINE if options.instructions else BASELINE)
     print(f"this checkout beside {commit}", file=sys.stderr, flush=True)
     models = FOLDER / "models"
     build(models)
     watch = LoadWatch()
     with checked_out(ROOT, commit) as folder, ExitStack() as stack:
         checkouts = {OTHER: folder, THIS: ROOT}
-        servers = {
-            name: stack.enter_context(all_ports(checkout, models, FOLDER / f"{name}.log"))
-            for name, checkout in checkouts.items()
-        }
-        found = stack.enter_context(opened([row for row in ROWS if row.key in options.only], servers))
+        servers = {name: all_ports(checkout, models, FOLDER / f"{name}.log") for name, checkout in checkouts.items()}
+        if options.instructions:
+            shutil.rmtree(models / python_models.ADD_SUB)
+            for name, server in servers.items():
+                instructions.under_callgrind(server, FOLDER / name)
+        for server in servers.values():
+            stack.enter_context(server)
+        keys = [key for key in options.only if key in COUNTED or not options.instructions]
+        found = stack.enter_context(opened([row for row in ROWS if row.key in keys], servers))
         compared = [row for row in found if row.loads]
+        if options.instructions:
+            _count(compared, commit)
+            return
         now = time.monotonic()
         end = began + options.seconds
         share(compared, now + FIRST_PASS * (end - now))
@@ -306,3 +322,28 @@ def main(arguments: Sequence[str]) -> None:
     slower = [row.row.title for row in compared if row.verdict is Verdict.SLOWER]
     if slower:
         raise SystemExit(f"Slower than {LIMIT} with confidence: {', '.join(slower)}")
+
+
+def _count(rows: Sequence[Measured], commit: Commit) -> None:
+    """Print the instructions of each row; SystemExit if a row is slower."""
+    cells, slower = [], []
+    for each in rows:
+        this, other = _least(each, [math.inf, math.inf])
+        if this > instructions.LIMIT * other:
+            # Timers and the garbage collector only add, so a second look may find fewer.
+            this, other = _least(each, [this, other])
+        if this > instructions.LIMIT * other:
+            slower.append(each.row.title)
+        cells.append([each.row.title, f"{this:,.0f}", f"{other:,.0f}", f"{this / other:.3f}"])
+        print(" | ".join(cells[-1]), file=sys.stderr, flush=True)
+    print(table(["row", "instructions per request", "of the other", "ratio"], cells))
+    print(f"\nThis checkout over {commit}.")
+    if slower:
+        raise SystemExit(f"More than {instructions.LIMIT} times the instructions: {', '.join(slower)}")
+
+
+def _least(row: Measured, known: Sequence[float]) -> list[float]:
+    """The instructions per request of this checkout and of the other, or `known` where these are fewer."""
+    loads = [row.loads[name] for name in (THIS, OTHER)]
+    folders = [FOLDER / name for name in (THIS, OTHER)]
+    return [min(each) for each in zip(map(instructions.per_request, loads, folders), known, strict=True)]
