@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
-from tests.contract.servers.ports import HOST
+from tests.contract.servers.collector import Collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,57 +27,15 @@ class ReceivedSpan:
     scope: str
 
 
-class OtlpReceiver:
-    """Collects spans until the context ends. With `status` other than 200 it refuses all, and counts them as nothing.
-
-    `hold` makes it answer only when `release` is called.
-    """
+class OtlpReceiver(Collector):
+    path = "/v1/traces"
 
     def __init__(self, *, status: int = 200, hold: bool = False) -> None:
+        super().__init__(status=status, hold=hold)
         self.spans: list[ReceivedSpan] = []
-        self.requests = 0
-        self.status = status
-        self._may_answer = threading.Event()
-        if not hold:
-            self._may_answer.set()
-        receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.requests += 1
-                receiver._may_answer.wait(60)
-                if receiver.status == 200:
-                    receiver.spans += decode(body)
-                self.send_response(receiver.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *arguments: Any) -> None:
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer((HOST, 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self._server.server_port}/v1/traces"
-
-    def release(self) -> None:
-        self._may_answer.set()
-
-    def __enter__(self) -> OtlpReceiver:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.release()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def take(self, headers: Mapping[str, str], body: bytes) -> None:
+        self.spans += decode(body)
 
 
 def decode(body: bytes) -> list[ReceivedSpan]:
