@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trident.core.frontend.access import RestrictedKind
 
 # The name of the InferenceService, in all containers of its pods.
-_KSERVE_NAME = "INFERENCE_SERVICE_NAME"
+KSERVE_NAME = "INFERENCE_SERVICE_NAME"
 
 
 def read_settings(
@@ -87,9 +87,9 @@ def _with_platforms(
         except BadOption as error:
             raise BadOption.of(line.source, str(error)) from None
         texts += [PlatformText(option, text, line.source) for option, text in given_there]
-    service = environ.get(_KSERVE_NAME, "")
+    service = environ.get(KSERVE_NAME, "")
     if service and len(given.value("model_repository")) == 1:
-        texts.append(PlatformText(by_flag["single-model"], service, _KSERVE_NAME))
+        texts.append(PlatformText(by_flag["single-model"], service, KSERVE_NAME))
     given = collect(SERVER_OPTIONS, arguments, environ, platform=texts)
     if detected is not None and evidence:
         given.set("platform", detected.name, evidence)

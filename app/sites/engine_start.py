@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from trident.app.process.environment import keep_freed_memory, process_environment, settle_collector, use_one_heap
+from trident.app.settings.reading import KSERVE_NAME
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.terminal import (
     ModelRow,
@@ -110,8 +111,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
     )
 
 
-# The InferenceService of a container of KServe, and the namespace of any pod.
-_SERVICE_VARIABLE = "INFERENCE_SERVICE_NAME"
+# Of any pod.
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -126,7 +126,7 @@ def _payload_log(settings: ServerSettings) -> PayloadLogOptions | None:
         sample=settings.payload_log_sample,
         max_bytes=settings.payload_log_max_bytes,
         redacted=SECRETS | {name.lower() for name in settings.payload_log_redact},
-        service=process_environment().get(_SERVICE_VARIABLE, ""),
+        service=process_environment().get(KSERVE_NAME, ""),
         namespace=namespace,
     )
 

@@ -196,7 +196,7 @@ def operations_in(path: Path) -> set[str]:
 
 
 def operations_in_graph(path: Path) -> set[str]:
-    """The same of a frozen graph; none of a file that is none."""
+    """The operations in a frozen graph; an empty set if the file is something else."""
     try:
         return _operations(GraphDef.FromString(path.read_bytes()))
     except (OSError, DecodeError):

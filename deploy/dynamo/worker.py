@@ -165,7 +165,7 @@ def _array(tensor: Mapping[str, Any]) -> Any:
         if datatype == "Float16":
             array = array.view(np.float16)
     else:
-        raise trident.InvalidRequest(f"input '{name}' has the datatype {datatype}, which is none of Triton's")
+        raise trident.InvalidRequest(f"input '{name}' has the datatype {datatype}, which Triton does not have")
     try:
         return array.reshape(shape)
     except ValueError:

@@ -83,7 +83,7 @@ class Log:
     def __init__(
         self, paths: Sequence[Path], spool: IO[bytes], model: str, version: str, headers: Mapping[str, str]
     ) -> None:
-        """`spool` gets what is sent. `model` may be empty for all. Raises BadOption for what is no payload log."""
+        """`spool` gets what is sent. `model` may be empty for all. Raises BadOption if it is not a payload log."""
         self.requests: list[Recorded] = []
         self.skipped: Counter[str] = Counter()
         self.spool = spool

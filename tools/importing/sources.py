@@ -119,7 +119,7 @@ def plans_of(path: Path, options: Options) -> list[Plan]:
 
 
 def _without_links_out(plan: Plan, path: Path, options: Options) -> Plan:
-    """The plan. Raises InvalidRequest for what is no file, and without trust for links that lead elsewhere."""
+    """The plan. Raises InvalidRequest for a pipe or device, and without trust for links that lead elsewhere."""
     folder = path if path.is_dir() else path.parent
     # Where the cache of the Hugging Face Hub has the files of its folders.
     allowed = [os.path.realpath(each) for each in (folder, folder.parent.parent / "blobs", options.scratch, MODELS)]

@@ -285,7 +285,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "SavedModel in another file": (beside_saved_model("saved_model.pbtxt"), TRUSTED),
     "TorchServe with a handler": (archive(handled("h.py"), h__py=MARK.encode()), TRUSTED),
     "TorchServe with a TorchScript that writes": (script_in_archive, TRUSTED),
-    "TorchServe with a manifest that is none": (archive("[" * 10000), "without a model with its handler"),
+    "TorchServe with a manifest that is not JSON": (archive("[" * 10000), "without a model with its handler"),
     "TorchServe with a manifest of another form": (archive({"model": "m"}), "without a model with its handler"),
     "TorchServe with a manifest of a gigabyte": (archive(" " * (65 << 20)), "has 68157440 bytes, and may have"),
     "weights by a link": (linked, TRUSTED),
