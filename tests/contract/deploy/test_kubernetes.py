@@ -406,6 +406,10 @@ def test_serving_runtime_fits_the_server() -> None:
     assert spec["protocolVersions"] == ["v2", "grpc-v2"]
     taken = [each["name"] for each in spec["supportedModelFormats"] if each.get("autoSelect")]
     assert taken == ["trident"]
+    # KServe's Triton is given this by the webhook, where a service has no `storageUri`.
+    assert runtime["metadata"]["annotations"] == {"serving.kserve.io/server-type": "tritonserver"}
+    given = [*stack.container["args"], "--model-control-mode=explicit"]
+    assert read_settings(given[1:], stack.environment).model_control_mode == "explicit"
 
 
 SAMPLES = ROOT / "deploy" / "kubernetes" / "kserve" / "samples"
