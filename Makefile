@@ -126,7 +126,7 @@ clean:
 # The stamps are newer than what they were made from, so a second run installs nothing.
 $(VENV)/.installed-cpu: EXTRAS := cpu
 $(VENV)/.installed-test: EXTRAS := cpu,trees,openvino,test
-$(VENV)/.installed-docs: EXTRAS := cpu,docs
+$(VENV)/.installed-docs: EXTRAS := cpu,text,docs
 
 $(VENV)/.installed-cpu $(VENV)/.installed-docs: pyproject.toml requirements.lock | $(BIN)/pip
 	@$(INSTALL)
