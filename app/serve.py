@@ -124,7 +124,7 @@ def _engine_children(
 
 # --- `trident serve FILE`: a repository for as long as the server runs, around files that are not in one
 _CONFIG_FILE = "config.pbtxt"
-# What folders have that are one model, and no repository.
+# Files of folders that are one model, not a repository.
 _MARKS = frozenset(
     {"MLmodel", "genai_config.json", "MAR-INF", "saved_model.pb", "model.yaml", "model-settings.json", _CONFIG_FILE}
 )

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 PIECE_BYTES = 55 << 20
 MANIFEST = "manifest.json"
 LOCK = ROOT / "docker" / "requirements-gpu.lock"
-# What the tests and the benchmark need besides; their versions are those of requirements.lock.
+# Needed by the tests and the benchmark besides; their versions are those of requirements.lock.
 MORE = ("hypothesis", "onnx", "pytest", "tritonclient[grpc,http]")
 GLIBC_MINORS = range(17, 36)
 

@@ -226,7 +226,7 @@ def _serve(repository: Path, log: Path, *options: str) -> ServerProcess:
 
 
 def measure_registered(figures: Figures, folder: Path, model: Path) -> None:
-    """What models cost that nothing asks for: one and many of them, which are links to one file."""
+    """The cost of models that nothing asks for: one and many of them, which are links to one file."""
     held = {}
     for count in (1, _REGISTERED):
         repository = folder / f"registered-{count}"

@@ -71,9 +71,9 @@ class ServerError(Exception):
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN
-    # Whether a front end refused the request before it parsed the body: Triton answers such an error in another form.
+    # True if a front end refused the request before it parsed the body: Triton answers such an error in another form.
     before_parsing = False
-    # Whether the client is at fault although the code, which is Triton's, says that the server is.
+    # True if the client is at fault although the code, which is Triton's, says that the server is.
     blames_client = False
     # Seconds after which the same request may succeed; None if waiting alone does not help.
     retry_after_s: int | None = None

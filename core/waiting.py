@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Mailbox(Protocol[T]):
-    """Items for one caller, the oldest first. None is no item."""
+    """Items for one caller, the oldest first. None is not an item."""
 
     def put(self, item: T) -> None:
         """Add an item. Any thread, also at the end of an object."""

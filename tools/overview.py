@@ -245,7 +245,7 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
 
 
 def _demand_lines(demand: Mapping[str, Any]) -> Iterable[str]:
-    """What is in memory, the models whose loads the first requests waited for longest, and what was let go last."""
+    """The models in memory, those whose loads the first requests waited for longest, and those let go last."""
     used, budget = (demand[name] / 1e6 for name in ("resident_bytes", "budget_bytes"))
     memory = f", {used:,.0f} of {budget:,.0f} MB" if budget else ""
     loads = f"{demand['loads']} loads in the last minute, {demand['waiting']} requests wait for one"

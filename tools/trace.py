@@ -92,7 +92,7 @@ def _read(path: Path) -> dict[int, _Trace]:
     except OSError as error:
         raise BadOption(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadOption(f"{path} is no trace file: it takes a JSON array of objects with an id") from None
+        raise BadOption(f"{path} is not a trace file: it takes a JSON array of objects with an id") from None
     return {number: trace for number, trace in traces.items() if trace.times}
 
 

@@ -396,7 +396,7 @@ def golden_problems(
 
 
 def _problem(path: str, error: ServerError) -> Problem:
-    # What a model raises has lines with its places.
+    # A model's error has lines with its places.
     return Problem(path, " ".join(error.message.split()), error.hint or "")
 
 

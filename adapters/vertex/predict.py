@@ -199,7 +199,7 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     elif not isinstance(found, Format):
         if is_stream:
             raise Unsupported(
-                "a request of the v2 protocol has one answer, which is no stream",
+                "a request of the v2 protocol has one answer, which is not a stream",
                 hint="for a stream send {'instances': [...]}, or an object with a value by input name",
                 model=model.spec.name,
             )

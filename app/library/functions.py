@@ -401,7 +401,7 @@ def as_array(value: npt.ArrayLike, datatype: Datatype, what: str) -> Array:
                 array = np.asarray(value, dtype=wanted)
         return np.require(array, wanted, ["C", "A"])
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise InvalidRequest(f"{what} is no tensor of {datatype.name}: {error}") from error
+        raise InvalidRequest(f"{what} is not a tensor of {datatype.name}: {error}") from error
 
 
 def _strings(array: Array, what: str) -> Array:

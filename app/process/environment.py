@@ -187,7 +187,7 @@ def exit_now(code: int) -> NoReturn:
 # delivers to the first process only what that handles: `docker stop` would wait for its time-out and kill. And for
 # SIGINT Python would print the traceback of an import.
 
-# What timers and other programs' conventions send. The server gives a meaning to SIGUSR1 and SIGUSR2 when it begins.
+# Signals of timers and other programs' conventions. The server gives a meaning to SIGUSR1 and SIGUSR2 when it begins.
 _STRAY = (
     signal.SIGALRM,
     signal.SIGVTALRM,

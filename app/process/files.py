@@ -66,7 +66,7 @@ def temporary_directory() -> str:
 _POLL_S = 0.5
 _log = logging.getLogger("trident.server")
 
-# What of a file changes with its content, or with the file at the path; None: there is none.
+# Changes with the file's content, or with the file at the path; None: there is no file.
 _State = tuple[tuple[int, ...] | None, ...]
 
 

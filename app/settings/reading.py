@@ -541,7 +541,7 @@ def _check_payload_log(settings: ServerSettings) -> None:
         while not place.exists():  # it is made with its first file
             place = place.parent
         if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
-            raise BadOption.of("--payload-log", f"{target} is no folder to which this user can write")
+            raise BadOption.of("--payload-log", f"{target} is not a folder to which this user can write")
 
 
 _OF_PAYLOAD_LOG = ("payload_log_sample", "payload_log_max_bytes", "payload_log_redact")

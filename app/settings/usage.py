@@ -87,4 +87,4 @@ def _entry(option: Option) -> str:
 
 
 HELP_TOPIC = Kind("group", str, (*_groups(), _ALL))
-"""What `--help=` of serve takes."""
+"""The values of `--help=` of serve."""

@@ -21,7 +21,7 @@ HTTP2 = "h2"
 _RECORD = 16384
 # How much one call may receive or send before other connections get their turn.
 _MOST = 16 * _RECORD
-# What OpenSSL calls a client that begins with a request of HTTP.
+# OpenSSL's reason for a client that begins with a request of HTTP.
 _PLAIN_HTTP = "HTTP_REQUEST"
 
 log = logging.getLogger("trident.server")

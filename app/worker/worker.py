@@ -293,7 +293,7 @@ class Listener(StreamServer):  # type: ignore[misc]
 _STEP_S = 0.05
 # From the last new handshake until the listeners close: the last handshakes take the time of a round trip.
 _LAST_HANDSHAKES_S = 0.2
-# For the responses on the ports that close last: they are short, and an unfinished one is no loss.
+# For the responses on the ports that close last: they are short, and an unfinished one is not a loss.
 _LAST_S = 1.0
 
 

@@ -53,7 +53,7 @@ def infer(model: str) -> Any:
 
 @app.get("/v2/models/<model>/stats")
 def statistics(model: str) -> Any:
-    """What the benchmark counts the requests by: those of all models, one of which is asked at a time."""
+    """The counter of requests for the benchmark: those of all models, one of which is asked at a time."""
     return {"model_stats": [{"inference_stats": {"success": answered}}]}
 
 

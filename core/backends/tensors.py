@@ -281,7 +281,7 @@ class SteadySizes:
         self._change_s = change_s
         self._lock = threading.Lock()
         self._size = next(iter(seconds))
-        # What another size would have saved; negative sums are forgotten.
+        # The elements that another size would have saved; negative sums are forgotten.
         self._saved = dict.fromkeys(seconds, 0.0)
 
     def size(self, items: int) -> int:

@@ -44,7 +44,7 @@ class EnsembleStep:
 
 
 def ensemble_steps(config: ModelConfig) -> tuple[EnsembleStep, ...]:
-    """The steps of `config` in their order; empty for a model that is no ensemble."""
+    """The steps of `config` in their order; empty for a model that is not an ensemble."""
     return tuple(
         EnsembleStep(
             model=step.model_name,
@@ -176,7 +176,7 @@ def _flow_problems(config: ModelConfig, steps: tuple[EnsembleStep, ...], model_n
     for tensor in sorted(mapped - set(outputs)):
         if tensor not in there or tensor not in read:
             text = f"ensemble tensor '{tensor}' is unused in ensemble '{model_name}'"
-            hint = f"no step reads '{tensor}' and it is no output: remove it from the 'output_map'"
+            hint = f"no step reads '{tensor}' and it is not an output: remove it from the 'output_map'"
             if tensor in read:
                 hint = f"a step reads '{tensor}', but neither an input nor a step that can run provides it"
             yield Problem(_STEPS, text, hint)
@@ -189,7 +189,7 @@ def _unwritten(
     missing = first_unconnected(steps, output, there)
     if not missing:
         return Problem(path, text, "the steps before it wait for each other in a circle")
-    hint = f"no step writes '{missing}', and it is no input of the ensemble"
+    hint = f"no step writes '{missing}', and it is not an input of the ensemble"
     return Problem(path, f"{text}: at least one of its depending tensors, '{missing}', is not connected", hint)
 
 

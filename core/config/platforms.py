@@ -19,14 +19,14 @@ ENSEMBLE = "ensemble"
 TENSORRT = "tensorrt_plan"
 TEXT = "text"
 GENAI = "genai"
-# What a folder of the Hugging Face Hub has beside its ONNX model: `model.onnx`, or others in a folder `onnx`.
+# The files of a folder of the Hugging Face Hub beside its ONNX model: `model.onnx`, or others in a folder `onnx`.
 _HUB_FILES = frozenset({"config.json", "tokenizer.json"})
 # In the order in which the backend `text` looks for them. Weights outside of a graph lie beside it, as model.onnx_data.
 _TEXT_GRAPHS = ("model.onnx", "onnx/model.onnx")
 _OTHER_WEIGHTS = re.compile(r"(pytorch_|tf_|flax_|rust_)?model[^/]*\.(bin|safetensors|h5|msgpack|ot)|openvino/.*")
 _CONFIGURATION = "config.pbtxt"
 _HUB_GRAPHS = frozenset({"model.onnx", "onnx"})
-# What the model builder of ONNX Runtime GenAI writes beside the graph of a model that generates text.
+# Written by the model builder of ONNX Runtime GenAI beside the graph of a model that generates text.
 _GENAI_FILE = "genai_config.json"
 # The code of a model, and the runtime of one of a framework, which gets each request by itself.
 _PYTHON_CODE = "model.py"

@@ -89,7 +89,7 @@ class RequestValidator:
             if len(correlation_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
                 raise Unsupported(f"string correlation ID cannot be longer than {_LONGEST_ID} characters")
         elif not 0 <= correlation_id < 1 << 64:
-            text = f"the correlation ID {correlation_id} is no unsigned 64-bit integer"
+            text = f"the correlation ID {correlation_id} is not an unsigned 64-bit integer"
             raise InvalidRequest(f"{request.log_prefix}{text}")
         inputs = request.inputs
         if type(inputs) is not PackedInputs:

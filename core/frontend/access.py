@@ -34,7 +34,7 @@ class TokenFile(NamedTuple):
 
 
 def read_tokens(path: str) -> TokenFile:
-    """Read the file at `path`. Raises ConfigInvalid if it is unreadable, has no token, or a line that is no token."""
+    """Read the file at `path`. Raises ConfigInvalid if it cannot be read, has no token, or a line is not one."""
     tokens = []
     content, is_public = _read(path)
     for number, line in enumerate(content.splitlines(), 1):

@@ -58,7 +58,7 @@ ORDER = (_FILE, *_SWITCHES, _LEVEL, _FORMAT, _ACCESS, *_BOOLEANS)
 _HIGHEST_LEVEL = 2**32 - 1
 _SCOPES = ("false", "true", "all")
 
-# What makes a setting of the value that a client sent, by the kinds of value. Raises InvalidRequest.
+# Makes a setting of the value that a client sent, by the kinds of value. Raises InvalidRequest.
 AsBool = Callable[[str, object], bool]
 AsInteger = Callable[[str, object], int]
 AsText = Callable[[str, object], str]
@@ -126,7 +126,7 @@ def _known(name: str, text: str, values: Sequence[str]) -> str:
 
 
 FILE = "trace_file"
-# What clients see and cannot change: it is passed over.
+# Seen by clients, who cannot change it: passed over.
 _SHOWN = (
     "trace_mode",
     "url",
@@ -141,7 +141,7 @@ _INT32 = range(-(2**31), 2**31)
 _UINT32 = 2**32
 _RANGES = {RATE: "[ 0, 4294967295 ]", COUNT: "[ -1, 2147483647 ]", FREQUENCY: "[ 0, 4294967295 ]"}
 
-# What makes the texts of a level, or the text of a number, of the value that a client sent. Raises InvalidRequest.
+# Makes the texts of a level, or the text of a number, of the value that a client sent. Raises InvalidRequest.
 AsTexts = Callable[[str, object], list[str]]
 
 

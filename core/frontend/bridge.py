@@ -202,7 +202,7 @@ def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) ->
         )
 
 
-# What `take` returns at most: the caller sends it as one piece, while the model fills the rest of the window.
+# The most that `take` returns: the caller sends it as one piece, while the model fills the rest of the window.
 _MOST_RESPONSES = 32
 _MOST_BYTES = 65536
 

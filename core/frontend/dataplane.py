@@ -32,7 +32,7 @@ Lookup = Callable[[str, int], ServedModel]
 def find_model(lookup: Lookup, model: str, version: str) -> tuple[ServedModel, int]:
     """Return the model that serves, and the version that the client asked for, -1 for the latest.
 
-    Raises InvalidRequest for a `version` that is no number, and as `lookup`.
+    Raises InvalidRequest for a `version` that is not a number, and as `lookup`.
     """
     number = version_number(version)
     return lookup(model, number), number

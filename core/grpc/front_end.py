@@ -60,7 +60,7 @@ class GrpcOptions:
 
     def __post_init__(self) -> None:
         if self.compression_level not in LEVELS:
-            raise ConfigInvalid(f"'{self.compression_level}' is no compression level, one of {', '.join(LEVELS)}")
+            raise ConfigInvalid(f"'{self.compression_level}' is not a compression level, one of {', '.join(LEVELS)}")
         pattern = header_pattern(
             "grpc-header-forward-pattern", self.header_forward_pattern, hides_token=self.tokens is not None
         )
@@ -248,7 +248,7 @@ class ResponseCounts:
     __slots__ = ("_deadlines", "_is_due", "_methods", "_responses", "_unknown", "errors")
 
     def __init__(self, methods: Sequence[Method], deadlines: Deadlines) -> None:
-        # What is no call, and calls of unknown methods: clients can make up as many names as they like.
+        # Requests that are not calls, and calls of unknown methods: clients can make up as many names as they like.
         self._unknown = Method("", "", "", _never_made)
         self._methods = (*methods, self._unknown)
         self._deadlines = deadlines

@@ -277,7 +277,7 @@ class StreamInferCall(Call):
         # Those whose responses are sent in order, the oldest first.
         self._ordered: deque[_StreamRequest] = deque()
         self._in_flight: dict[_StreamRequest, None] = {}
-        # What has to be compressed before it is sent.
+        # Still to be compressed.
         self._outbox: deque[tuple[_StreamRequest | None, Encoded]] = deque()
         # Responses of decoupled models: each is sent when the stream has sent so many bytes.
         self._unsent_responses: deque[tuple[int, _StreamRequest]] = deque()
@@ -709,7 +709,7 @@ def _parameter(key: str, value: Parameter) -> bytes:
     if isinstance(value, int):
         if value not in _INT64:
             raise BackendFailed(
-                f"the model gave its response the parameter '{key}', which is no 64-bit integer: {value}"
+                f"the model gave its response the parameter '{key}', which is not a 64-bit integer: {value}"
             )
         return bytes((2 << 3,)) + varint(value & 0xFFFF_FFFF_FFFF_FFFF)
     if isinstance(value, float):

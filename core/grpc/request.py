@@ -133,7 +133,7 @@ class MessageDecoder:
 
 
 def request_id(message: Buffer) -> str:
-    """Return the id of a request that `MessageDecoder.decode` refused; "" if it has none or is no message."""
+    """Return the id of a request that `MessageDecoder.decode` refused; "" if it has none or is not a message."""
     head = head_of(message)
     try:
         found: str = parse("ModelInferRequest", message if head is None else message[: head[2]]).id
@@ -224,7 +224,7 @@ def array_of_contents(contents: InferTensorContents, datatype: str, name: str, m
             array = wide.astype(BY_NAME[given].dtype, copy=False)
             if given != own and not np.array_equal(array, wide):
                 at = int(np.argmax(array != wide))
-                raise InvalidRequest(f"{where}: element {at} is {wide[at]}, which is no {datatype}")
+                raise InvalidRequest(f"{where}: element {at} is {wide[at]}, which {datatype} cannot hold")
     return array
 
 

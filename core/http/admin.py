@@ -243,7 +243,7 @@ def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository
         else:
             raise ModelLoadFailed(
                 "unexpected error on creating Triton parameter",
-                hint=f"'{key}' is no parameter of a load: they are 'config' and 'file:VERSION/NAME'",
+                hint=f"'{key}' is not a parameter of a load: they are 'config' and 'file:VERSION/NAME'",
             )
     front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
     return empty_reply(JSON)

@@ -56,13 +56,13 @@ MEMBERS: Mapping[str, frozenset[str]] = {
 """The members of the bodies of each route that are for this server; all others are for the model."""
 _OWN = MEMBERS["/v1/completions"] | MEMBERS["/v1/chat/completions"]
 _STREAM_OPTIONS = {"include_usage": (True, False), "include_obfuscation": (False,)}
-# What huggingface_hub's InferenceClient sends that was given the address of a server, and no model.
+# Sent by huggingface_hub's InferenceClient that was given the address of a server, and no model.
 _NO_NAME = "dummy"
 # A prompt that is token ids, as vLLM calls it.
 _PROMPT_IDS = "prompt_token_ids"
 # Choices of one request; more would keep the model from other clients.
 _MOST_CHOICES = 128
-# What TensorRT-LLM's models call them.
+# Their names in TensorRT-LLM's models.
 _OTHER_NAMES = {"stop_words": "stop", "random_seed": "seed"}
 # Inputs that ask Triton's vLLM and TensorRT-LLM models for more than the text.
 _ALWAYS_ASKED = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
@@ -80,7 +80,7 @@ ONLY_AS_INPUT = (
     "top_n_tokens",
     "typical_p",
 )
-"""What these have besides, and only a model with such an input can do."""
+"""Further options of these, which only a model with such an input can do."""
 
 
 class _Form(NamedTuple):

@@ -70,7 +70,7 @@ class RouteMap:
 
 
 _V1_MODEL = re.compile(r"/v1/models/([\w.-]{1,200})")
-# What people look for at paths of other servers, and of this one's other ports and options.
+# Paths of other servers, and of this one's other ports and options, at which people look.
 _ELSEWHERE = {
     **dict.fromkeys(("/docs", "/openapi.json", "/swagger", "/redoc", "/v2/docs"), errors.DOCUMENTED),
     "/console": errors.NO_CONSOLE,

@@ -232,7 +232,7 @@ def model_document(application: V2Application, spec: ModelSpec, version: str, ba
         paths[named] = item
     document["paths"] = paths
     document["components"] = {**document["components"], "schemas": {**_table()[0], **_schemas(spec)}}
-    # A request that is too long, or has no form in JSON, is no example.
+    # A request that is too long, or has no form in JSON, is not an example.
     if sum(each.count for each in sample.inputs) <= _LARGEST_EXAMPLE and not sample.needs_binary:
         for tail in ("/infer", "/generate", "/generate_stream"):
             operation = paths.get(sample.path + tail, {}).get("post")

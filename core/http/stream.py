@@ -473,7 +473,7 @@ class ModelStream:
             content = b"".join(parts)
             if not _is_utf_8(content):
                 raise InvalidRequest(
-                    f"an answer of '{answer.model_name}' has strings that are not UTF-8, so it is no text message",
+                    f"an answer of '{answer.model_name}' has strings that are not UTF-8, so it is not a text message",
                     hint="ask for the outputs as binary_data",
                 )
             return content, True
@@ -527,7 +527,7 @@ def _output_chunk(response: InferenceResponse) -> tuple[bytes, bool]:
         return b"", False
     if len(outputs) > 1:
         raise InvalidRequest(
-            f"an answer of '{response.model_name}' has {len(outputs)} outputs, so it is no chunk",
+            f"an answer of '{response.model_name}' has {len(outputs)} outputs, so it is not a chunk",
             hint="leave out the option answers=chunk",
         )
     output = outputs[0]

@@ -74,7 +74,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "wait_for_model": (True, False),
     "encoding_format": ("float",),
 }
-"""What has no effect on an answer, with the values that have none."""
+"""Members without effect on an answer, and the values that are taken."""
 COUNTS = ("batch_size", "num_workers")
 """How many texts a pipeline takes at once."""
 # A text for each row, or several; bytes are token ids.

@@ -35,7 +35,7 @@ class CallForm(Enum):
 
 _DECODER = json.JSONDecoder()
 _END = "</tool_call>"
-# What stands between a name and its arguments in Mistral's newer form, and where Python's constants have other names.
+# Stands between a name and its arguments in Mistral's newer form, and where Python's constants have other names.
 _SIGNS = re.compile(r"(\[CALL_ID\]\w*)?(\[ARGS\])?\s*")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 # The members of a call: its name, and its arguments by either name.
@@ -57,7 +57,7 @@ class Tools(NamedTuple):
 
     @property
     def beginnings(self) -> tuple[str, ...]:
-        """What an answer begins with that is calls. Special tokens may be left out of the text."""
+        """The beginnings of an answer that is calls. Special tokens may be left out of the text."""
         if self.form is CallForm.LLAMA:
             return "{", "[", *(f"{name}.call(" for name in self.names)
         return "[", *(name + sign for name in self.names for sign in ("{", " {", "[ARGS]", "[CALL_ID]"))

@@ -37,7 +37,7 @@ _EXPECTED = {
     "O": "attempt to access JSON non-string as string",
 }
 _TAKES = {"b": "true or false", "i": "whole numbers", "u": "whole numbers from 0", "f": "numbers", "O": "strings"}
-# What numpy and model configurations call the datatypes.
+# The names of the datatypes in numpy and model configurations.
 _OTHER_NAMES = {
     **{row.dtype.name: name for name, row in BY_NAME.items() if name not in ("BYTES", "BF16")},
     **{row.config_name.lower(): name for name, row in BY_NAME.items()},

@@ -192,7 +192,7 @@ class SendQueue:
         except BlockingIOError:
             sent = 0
         except OSError:
-            # What follows would be out of step.
+            # The next bytes would be out of step.
             self._is_closed = True
             self._frames.clear()
             with suppress(OSError):

@@ -48,7 +48,7 @@ _LONGEST_PAUSE_S = 64
 # A model that was loaded for requests gets this time for their arrival.
 _GRACE_S = 1.0
 _LEAST_LOAD_S = 0.001
-# What a person is shown.
+# Shown to people.
 _MINUTE_S = 60.0
 _LET_GO_AT_MOST = 100
 _MODELS_AT_MOST = 200

@@ -69,7 +69,7 @@ class IdleMemory:
                 self._shrink(version, "executes nothing while a load needs memory")
 
     def _shrink(self, version: ModelVersion, why: str) -> None:
-        # What a budget counts is the system's: to shrink each model on the CPU for a load would take longer than that.
+        # A budget counts the system's memory: to shrink each model on the CPU for a load would take longer than that.
         is_counted = self._ledger.budget is not None and version.memory is not None and CPU in version.memory.need
         if version.memory is None or is_counted:
             return

@@ -205,8 +205,8 @@ class Lifecycle:
         """Begin to unload a model, and unpin it; with `wait` return when all of its memory is free.
 
         The ensembles that use it are unloaded as well. With `unload_dependents` so are the models of its own steps, see
-        `Loads.unload`. It is no error if the model is unknown or not loaded. A model that requests wait for is unpinned
-        only, unless its load takes long.
+        `Loads.unload`. An unknown model, or one that is not loaded, is not an error. A model that requests wait for is
+        unpinned only, unless its load takes long.
         """
         self._refuse_unless_explicit()
         if self.demand is not None:

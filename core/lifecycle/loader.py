@@ -115,7 +115,7 @@ class ModelLoader:
         self.memory = parts.memory
         self.slots = LoadSlots(options.load_threads)
         self.models: BlsClient | None = None
-        # What configurations were completed to, by what they were completed from.
+        # Completed configurations, by those that they were completed from.
         self._completed: Memo[Hashable, tuple[ModelConfig, ModelSignature]] = Memo(_COMPLETED_AT_MOST)
 
     def plan_threads(self, models: int) -> None:

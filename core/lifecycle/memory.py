@@ -165,7 +165,7 @@ class Holding:
         self.taken: dict[str, int] = {}
         """At its load and warm-up; empty if that could not be measured."""
         self.returned: dict[str, int] = {}
-        """What it gave back since, because it was idle."""
+        """Bytes given back since, because it was idle."""
         self._ledger = ledger
 
     @property

@@ -229,7 +229,7 @@ class Model:
         self._publish = publish
         self._find = find
         self._find_steps = find_steps
-        # What the last load was given, for `reload`.
+        # Given to the last load, for `reload`.
         self._loaded: tuple[Located, str | None] | None = None
         self._operation = threading.Lock()
         # Held only while `serving` changes: the exit of the server must not wait for a load.

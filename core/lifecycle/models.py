@@ -400,7 +400,7 @@ class Loads:
         self._loader = loader
         self.slots = loader.slots
         self._find_model = find_model
-        # What ensembles came with, by its location, which is their home.
+        # Models that ensembles brought, by their location, the ensembles' home.
         self._beside: dict[str, Source] = {}
         self.counts = LoadCounts()
 

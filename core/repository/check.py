@@ -40,7 +40,7 @@ class ModelCheck:
 
     `problems` is empty for a model that would load; then `valid` has the configuration and the spec of each version.
     `warnings` are problems that do not prevent a load but make answers wrong. `unchecked` has the directory of each
-    version whose framework is missing, which is no problem of the model, and what is missing. `backend` is "" if it
+    version whose framework is missing, which is not a problem of the model, and what is missing. `backend` is "" if it
     cannot be told, and for an ensemble.
     """
 

@@ -85,7 +85,7 @@ def model_names(path: Path) -> list[str]:
 
 
 def no_directory(path: Path) -> RepositoryUnavailable:
-    """The error for a repository that is no directory."""
+    """The error for a repository that is not a directory."""
     is_file = path.is_file()
     hint = f"{path} is a file: `trident import` makes a model of it" if is_file else f"there is no directory {path}"
     return RepositoryUnavailable("repository path is not a valid directory", hint=hint)

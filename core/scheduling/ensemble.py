@@ -62,9 +62,9 @@ _MOST_RENAMED = 64
 REQUEST = -1
 """The request as a source of tensors, beside the indices of the steps."""
 
-# What the steps have given so far, by their indices, and at the end what the request has given: its index is -1.
+# The results of the steps so far, by index, and at the end those of the request: its index is -1.
 Sources = list[Inputs | Outputs | None]
-# What waits until its step has fewer requests in flight, or may be submitted.
+# Requests that wait until their step has fewer in flight, or may be submitted.
 Ready = tuple["EnsembleRequest", "PlannedStep", "Flow"]
 
 

@@ -101,7 +101,7 @@ class CachingScheduler:
         self._scheduler = scheduler
         self._cache = cache
         self._order = ResponseOrder(self._pass_on) if spec.batching and spec.batching.preserve_ordering else None
-        # What the responses of the order are for, until the final one of each request.
+        # The requests of the responses in `order`, until the final one of each.
         self._callers: dict[PendingRequest, OnResponse] = {}
         self.answers_at_once = None if cache.answers_later or self._order is not None else self._answer_at_once
         self._spec = spec

@@ -26,7 +26,7 @@ _MOST_MATCHES = 8
 _MOST_MODELS = 14 * _MOST_MATCHES // 3
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?")
 _MODEL = re.compile(r"[\w.-]{1,200}")
-# What a path may continue with after the name of a model.
+# Continuations of a path after the name of a model.
 _MODEL_PATHS = ("/v2/models/{}", "/v1/models/{}")
 
 Object = dict[str, Any]

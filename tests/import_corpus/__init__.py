@@ -120,7 +120,7 @@ def run(name: str, write: Writer, folder: Path) -> Outcome:
         assert reason, text
         if left:
             return Outcome(name, "differs", f"a model that was refused is there: {left}")
-        # A difference that the import finds is no answer to a person: the corpus shows it beside those that it misses.
+        # A difference that the import finds is shown beside those that it misses: it does not help a person either.
         return Outcome(name, "found" if "answers otherwise" in text else "refused", reason[0])
     if reason := re.search(r"^it is not (?:compared|run).*(?:\n  hint: .*)?", text, re.MULTILINE):
         return Outcome(name, "not compared", reason[0])

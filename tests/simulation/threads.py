@@ -351,7 +351,7 @@ class Local:
 
 
 class SimpleQueue:
-    """`queue.SimpleQueue`. A `put` is no point: the garbage collector may make it anywhere."""
+    """`queue.SimpleQueue`. A `put` is not a point: the garbage collector may make it anywhere."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()

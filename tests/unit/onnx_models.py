@@ -101,7 +101,7 @@ def scalar(datatype: str = "FP32") -> onnx.ModelProto:
 
 
 def string_to_number(shape: Dims = ("batch", "n")) -> onnx.ModelProto:
-    """INPUT0 (BYTES) -> OUTPUT0 (FP32); fails on text that is no number."""
+    """INPUT0 (BYTES) -> OUTPUT0 (FP32); fails on text that is not a number."""
     return build(
         [helper.make_node("Cast", ["INPUT0"], ["OUTPUT0"], to=TensorProto.FLOAT)],
         [tensor("INPUT0", "BYTES", shape)],

@@ -215,7 +215,7 @@ _SHARE = 0.45
 _HOPELESS = 2.0
 # Executions of a size: at least so many, unless they take too long, and as many as fit into the first time.
 _LEAST, _LONG_ENOUGH_S, _TOO_LONG_S = 4, 0.03, 1.0
-# What else the machine does makes executions longer, never shorter.
+# Other work of the machine makes executions longer, never shorter.
 _QUANTILE = 0.25
 # Batches of mixed sizes in a turn, and requests whose answers are compared.
 _MIXED, _COMPARED = 16, 16
@@ -223,7 +223,7 @@ _MIXED, _COMPARED = 16, 16
 NEAR = 1.05
 # With this many requests under way, or twice as many as its instances execute at once, a server is never idle.
 _BUSY_LOAD = 32
-# What an execution takes of a core around it, as to wake its thread.
+# Time of a core around an execution, as to wake its thread.
 AROUND_S = 1e-4
 
 

@@ -167,7 +167,7 @@ class _Connection:
             if not data:
                 raise Broken("the server closed the connection")
             self.feed(data, done)
-            # What TLS has decrypted wakes no poll.
+            # Bytes that TLS has decrypted wake no poll.
             if not (self.target.tls and self.socket.pending()):  # type: ignore[attr-defined]
                 return
 

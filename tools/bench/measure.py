@@ -460,7 +460,7 @@ def _tree(pid: int) -> Iterator[int]:
                 yield from _tree(int(child))
 
 
-# What a server with an ONNX model and a load client import, for a process from which they are forked.
+# Imported by a server with an ONNX model and by a load client, for a process from which they are forked.
 PRELOADED = (
     "numpy.random",
     "trident.tools.bench.client",

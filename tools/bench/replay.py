@@ -68,7 +68,7 @@ class Recorded:
 
 @dataclass(slots=True)
 class Side:
-    """What one server answered: by the number of a request, the offset and size of its answer, or why there is none."""
+    """One server's answers: by the number of a request, the offset and size of its answer, or why there is none."""
 
     url: str
     answers: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Log:
                     try:
                         self._add(json.loads(line), where)
                     except (ValueError, TypeError, KeyError, AttributeError, Malformed, ServerError) as error:
-                        raise BadOption(f"{path}:{index} is no line of a payload log: {error!r}") from None
+                        raise BadOption(f"{path}:{index} is not a line of a payload log: {error!r}") from None
         except OSError as error:
             raise BadOption(f"--replay {path}: {error.strerror}") from None
 
@@ -346,7 +346,7 @@ def _outputs(answer: bytes) -> list[GoldenTensor]:
 
 
 def _compare(expected: Sequence[GoldenTensor], outputs: Sequence[GoldenTensor], tolerance: Tolerance) -> list[str]:
-    """What differs, as a golden request tells it."""
+    """The differences, as a golden request tells them."""
     wanted = [ExpectedOutput(each, tolerance if is_floating(each.datatype) else EXACT) for each in expected]
     found = [OutputTensor(each.name, each.datatype.name, each.array.shape, each.array) for each in outputs]
     return list(differences(wanted, found))

@@ -230,7 +230,7 @@ def _frontier(bench: Bench, chosen: Trial) -> str:
                 marked=trial is chosen and level is best,
             )
             for level in (*trial.levels, *trial.raced)
-            # What is far above the target would hide the rest.
+            # Values far above the target would hide the rest.
             if level.requests and level.p99 < 3 * target
         ]
 

@@ -207,7 +207,7 @@ class Bench:
         config, spec = server.config(self.model, ""), server.spec(self.model, "")
         self._complete, self._requests = config, list(self._inputs(spec))
         if not self.config.input:
-            # What the server has completed is written down: with other batches it would complete something else.
+            # The completed configuration is written down: with other batches it would complete something else.
             self.config = config
         largest = SIZES[-1] * self._items if may_batch(config) else 0
         known = self.trials[AS_IT_IS].fastest

@@ -98,7 +98,7 @@ class Http2Connection:
         if service.connections.closing:
             self.drain()
 
-    # What the hub calls
+    # Called by the hub
 
     def _on_readable(self) -> None:
         if self.stage is Stage.ENDED:  # since the socket became readable
@@ -395,7 +395,7 @@ class Http2Connection:
         self._protocol.outbox.detach()
 
 
-# What may be received behind the rest of a large frame: the head of the next one above all.
+# Room to receive more behind the rest of a large frame: the head of the next one above all.
 _BEHIND: Final = 4096
 
 

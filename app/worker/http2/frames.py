@@ -278,7 +278,7 @@ class Keepalive:
         return self._asked is not None and now - self._asked >= self._limits.keepalive_timeout_s
 
 
-# What the ping between the two GOAWAYs says.
+# The content of the ping between the two GOAWAYs.
 MARK: Final = b"draining"
 
 
@@ -318,7 +318,7 @@ class Drain:
 
 
 class ResetStreams:
-    """The latest streams that were reset here. What their client sent before it knew is no error.
+    """The latest streams that were reset here. What their client sent before it knew is not an error.
 
     Source: RFC 9113 section 5.1, "closed".
     """

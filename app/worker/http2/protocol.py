@@ -110,7 +110,7 @@ class Http2Protocol:
         self._drain = Drain(limits.drain_round_trip_s)
         self._refuses = False
 
-    # What the connection asks
+    # Asked by the connection
 
     @property
     def peer(self) -> str:

@@ -213,7 +213,7 @@ class OnnxRuntimeBackend:
             steady[placement.device] = None if any(separated) else sizes
             return session
 
-        # What the trial of the first session has shown, if requests must not be combined, otherwise "".
+        # Why requests must not be combined, by the trial of the first session; otherwise "".
         separated: list[str] = []
 
         # The sizes that the session of a device has to keep.

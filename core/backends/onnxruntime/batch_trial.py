@@ -422,7 +422,7 @@ def _steady_sizes(session: Any, spec: ModelSpec, *, largest: int, ran: Sequence[
 
     larger, smaller = ran[-2:]
     again = changed = float("inf")
-    # What disturbs the machine disturbs one of two.
+    # A disturbance of the machine reaches one of two.
     for _ in range(2):
         again = min(again, seconds(smaller))
         seconds(larger)

@@ -91,7 +91,7 @@ _HEADER_SIZE = 8
 _SIZE_AT_MOST = 16 << 20
 
 
-# Whether files have one, by their identity: each instance asks, and models on demand are loaded over and over.
+# True for files that have one, by their identity: each instance asks, and models on demand are loaded over and over.
 _BOUNDED: Memo[tuple[str, int, int, int, int], bool] = Memo(10_000)
 
 

@@ -544,7 +544,7 @@ def _session_options(request: SessionRequest) -> Any:
     # As for runs: what fails raises, and is logged once.
     level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else SILENT
     options.log_severity_level = level
-    # What belongs to no session has a log of its own, such as a warning for each session with CUDA that there is no
+    # Messages of no session have a log of their own, such as a warning for each session with CUDA that there is no
     # plug-in of that name.
     onnxruntime.set_default_logger_severity(level)
     for key, value in settings.session_entries.items():

@@ -44,7 +44,7 @@ _log = logging.getLogger("trident.backends.python")
 
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
-# What numerical libraries read when they are imported.
+# Variables that numerical libraries read when they are imported.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

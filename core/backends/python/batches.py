@@ -336,7 +336,7 @@ def _problem_of(parameters: dict[str, Parameter]) -> str:
             if type(text) is str and not text.isascii() and readable(text) != text:
                 return f"the model gave its response the parameter '{readable(name)}', which is not UTF-8: {text!r}"
         if type(value) is int and not -(1 << 63) <= value < 1 << 64:
-            return f"the model gave its response the parameter '{name}', which is no 64-bit integer: {value}"
+            return f"the model gave its response the parameter '{name}', which is not a 64-bit integer: {value}"
     return ""
 
 

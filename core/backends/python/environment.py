@@ -122,7 +122,7 @@ _LIMIT_S = 60.0
 _PROGRAM = 'env -0 && printf "\\0" && . "$1" 1>&2 && exec env -0'
 # A server that was itself started in an environment must not pass it on; BASH_ENV would be read by bash as well.
 _UNSET = ("BASH_ENV", "ENV", "CONDA_PREFIX", "PYTHONHOME")
-# What bash and prompts change.
+# Variables that bash and prompts change.
 _OF_SHELLS = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PS1", "_CONDA_PACK_OLD_PS1"})
 
 
@@ -168,7 +168,7 @@ def interpreter_of(folder: Path) -> str:
 
 _log = logging.getLogger("trident.backends.python")
 
-# What is left free on the disk, so that other programs can go on.
+# Bytes left free on the disk, so that other programs can go on.
 _RESERVE = 64 << 20
 
 

@@ -469,7 +469,7 @@ class ModelProcess:
                 _log.warning(
                     "model instance '%s' did not finalize within %g s and is killed", self._placement.name, within_s
                 )
-            # What Python starts to clean up after a process does so when that has ended.
+            # A process that Python starts to clean up after another does so when that has ended.
             until = time.monotonic() + _LAST_BREATH_S
             while time.monotonic() < until and self._wait(0) and _has_members(self.id):
                 time.sleep(0.01)
@@ -573,7 +573,7 @@ class ModelCalls:
         self._log = log
         self._models = models
         self._metrics = metrics
-        # What the model asked other models, by the number of its request; None while it is submitted.
+        # The model's requests to other models, by their numbers; None while one is submitted.
         self._pending: dict[int, PendingRequest | None] = {}
         self._lock = threading.Lock()
         self._is_closed = False

@@ -130,7 +130,7 @@ def _kind(config: ModelConfig) -> str:
 # --- packages of torch.export and AOTInductor: whether they run here, and whether a configuration fits their tensors
 #
 # AOTInductor checks nothing of what it is given: an input of another datatype or shape would be read beyond its end.
-# What it makes is machine code, of which an instruction that this processor lacks would end the process.
+# It makes machine code, of which an instruction that this processor lacks would end the process.
 # Source: PyTorch's torch/_export/serde/schema.py, and the text of the code that AOTInductor generates and keeps beside
 # its library.
 
@@ -289,7 +289,7 @@ def _of_program(document: Any) -> PackageTensors:
     ranges = {name: bounds.get("max_val") for name, bounds in document["range_constraints"].items()}
 
     def tensors(specs: Any, kind: str) -> dict[int, PackageTensor]:
-        """By number. Of one that is no tensor, such as a number, nothing is known."""
+        """By number. Of one that is not a tensor, such as a number, nothing is known."""
         names = [spec[kind]["arg"].get("as_tensor", {}).get("name") for spec in specs if kind in spec]
         return {number: _exported(values[name], ranges) for number, name in enumerate(names) if name in values}
 

@@ -50,7 +50,7 @@ _KNOWN = {
     "guided_grammar",
 }
 _WITHOUT_EFFECT = {"user", "metadata", "safety_identifier", "prompt_cache_key"}
-# What the library cannot do, with the values that ask for nothing.
+# Options that the library lacks, with the values that ask for nothing.
 _UNSUPPORTED = {
     "store": False,
     "service_tier": "auto",
@@ -167,7 +167,7 @@ class TritonPythonModel:
         if samples is None:
             samples = search.get("do_sample", False) if temperature is None else temperature > 0
         elif samples and temperature == 0:
-            raise ValueError("'do_sample' is true, and 'temperature' 0: the likeliest token is no sample")
+            raise ValueError("'do_sample' is true, and 'temperature' 0: the likeliest token is not a sample")
         seed = asked.integer("seed", -(2**63), 2**64)
         adapter = asked.text("adapter")
         if adapter and adapter not in self._decoder.adapter_names:

@@ -73,7 +73,7 @@ class TritonPythonModel:
 def _session_config(parameters):
     intra, inter = (int(parameters.get(name, "0")) for name in ("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS"))
     return tf.compat.v1.ConfigProto(
-        # What the thread plan grants is in the environment.
+        # The threads that the plan grants are in the environment.
         intra_op_parallelism_threads=intra or int(os.environ.get("OMP_NUM_THREADS", "0")),
         inter_op_parallelism_threads=inter or int(os.environ.get("OMP_NUM_THREADS", "0")),
         allow_soft_placement=True,

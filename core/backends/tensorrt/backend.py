@@ -54,7 +54,7 @@ _log = logging.getLogger("trident.backends")
 _FAILURES = Failures((CudaError, EngineError, RuntimeError), error_of, is_poison)
 
 DEFAULT_FILE = "model.plan"
-# What people call plans.
+# Usual names of plans.
 _ENDINGS = (".plan", ".engine", ".trt")
 _ONNX = b"\x08"
 _METADATA_AT_MOST = 1 << 20
@@ -241,7 +241,7 @@ def plan_problem(path: Path) -> str | None:
             "4 bytes with its length and the text itself"
         )
     if origin:
-        return f"the file was written by {origin}, and is no plan: build one with trtexec --saveEngine=model.plan"
+        return f"the file was written by {origin}, and is not a plan: build one with trtexec --saveEngine=model.plan"
     if path.suffix == ".onnx" or start[:1] == _ONNX:
         return "the file may be an ONNX model: build a plan with trtexec --onnx=FILE --saveEngine=model.plan"
     return "the file does not begin as plans of TensorRT 8 and later do: copy it again, or build it again"
@@ -397,7 +397,7 @@ class EngineRun:
             try:
                 return self._run(names, feed, inputs, outputs)
             except BaseException:
-                # What was begun may still read the inputs of this batch, which will belong to others.
+                # Work that was begun may still read the inputs of this batch, which will belong to others.
                 with suppress(CudaError):
                     self._stream.wait()
                 raise

@@ -101,7 +101,7 @@ def read_npy(content: Buffer, location: str) -> Array:
     if dtype.kind == "U":
         codes = array.reshape(-1).view(np.uint32)
         if ((codes > _LARGEST_CODE) | (codes >> 11 == _SURROGATES)).any():
-            raise InvalidRequest(f"{location}: a text has a code that is no Unicode character")
+            raise InvalidRequest(f"{location}: a text has a code that is not a Unicode character")
     return array
 
 

@@ -150,7 +150,7 @@ class Objects:
 COLLECTOR_THREADS: Final = 4
 _TIMEOUT_S = 10.0
 _REQUEST, _RESPONSE = (f"org.kubeflow.serving.inference.{kind}" for kind in ("request", "response"))
-# What a header has as it is, by the binding of CloudEvents to HTTP.
+# The characters that a header has as they are, by the binding of CloudEvents to HTTP.
 _PLAIN: Final = "!#$&'()*+,-./:;<=>?@[]^_`{|}~ "
 # Of statuses from 400 to 499.
 _MAY_PASS = (408, 425, 429)

@@ -29,7 +29,7 @@ from trident.core.inference.tensors import BY_NAME, Array, Shape, TensorLayout, 
 SIZE, SHARED_MEMORY, REDACTED, UNREADABLE = "size", "shared_memory", "redacted", "unreadable"
 """Why a tensor is in the log without its elements."""
 
-# What a message takes in memory beside its tensors.
+# The memory of a message beside its tensors.
 OVERHEAD: Final = 1024
 # Elements of tensors up to this size are numbers that a person can read; writing them takes ten times as long.
 _MOST_READABLE: Final = 4096

@@ -91,7 +91,7 @@ def _attributes(trace: Trace) -> dict[str, str | int]:
 
 _log = logging.getLogger("trident.trace")
 
-# What is still to be sent when the server ends gets so many seconds.
+# Seconds for the spans that are still to be sent when the server ends.
 _LAST_SECONDS = 3.0
 
 

@@ -77,7 +77,7 @@ def monitored_servers(folder: Path) -> Iterator[dict[str, str]]:
     """Servers under load, the addresses of their pages by the names that prometheus.yml has for them.
 
     `plain` has its models from S3; one of them cannot be loaded, so that it is never ready. `sagemaker-mme` loads,
-    unloads, and is asked for a model that does not fit. `vertex` is no server but the page of one with a GPU.
+    unloads, and is asked for a model that does not fit. `vertex` is not a server but the page of one with a GPU.
     """
     with (
         S3Emulator() as emulator,

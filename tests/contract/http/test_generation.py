@@ -267,7 +267,7 @@ def test_members_that_cannot_be_honoured_are_refused_by_name(client: Any, route:
         ({"stream_options": True}, "'stream_options' must be an object"),
         ({"stream": "yes"}, "'stream' must be true or false"),
         ({"include_stop_str_in_output": "yes"}, "'include_stop_str_in_output' is 'yes': it must be true or false"),
-        ({"do_sample": True, "temperature": 0}, "the likeliest token is no sample"),
+        ({"do_sample": True, "temperature": 0}, "the likeliest token is not a sample"),
     ],
 )
 def test_members_without_a_meaning_are_refused(client: Any, options: dict[str, Any], message: str) -> None:

@@ -295,8 +295,8 @@ def test_replay_sends_what_the_log_has_and_says_what_it_does_not_send(
     ("content", "text"),
     [
         ("", "it has no request that can be sent"),
-        ('{"id": "a v2 request"}\n', "log.jsonl:1 is no line of a payload log"),
-        ("not JSON\n", "log.jsonl:1 is no line of a payload log"),
+        ('{"id": "a v2 request"}\n', "log.jsonl:1 is not a line of a payload log"),
+        ("not JSON\n", "log.jsonl:1 is not a line of a payload log"),
     ],
 )
 def test_a_file_that_is_no_log_is_refused(

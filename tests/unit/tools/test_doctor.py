@@ -436,7 +436,7 @@ def test_a_local_repository_is_scanned_and_validated(shipped_models: Path, tmp_p
     bad = read(repository, "--exit-on-error=false")
     assert (bad.refused, bad.asking_for_gpu, bad.must_load) == (1, ["asks"], False)
     assert len(bad.models) == len(good.models) + 1
-    # A model that is served by itself is no repository.
+    # A model that is served by itself is not a repository.
     one = read(repository / "simple", "--single-model=other")
     assert (list(one.models), one.is_single, one.ignored, one.refused) == (["other"], True, [], None)
     assert "without a repository around it" in next(repository_lines(one)).text

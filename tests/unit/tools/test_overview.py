@@ -313,7 +313,10 @@ def test_requests_are_shown(
 @pytest.mark.parametrize(
     ("text", "options", "reason"),
     [
-        *((text, ["FILE"], "is no trace file") for text in ("x", "[1]", '[{"id": 1, "timestamps": [{"name": "X"}]}]')),
+        *(
+            (text, ["FILE"], "is not a trace file")
+            for text in ("x", "[1]", '[{"id": 1, "timestamps": [{"name": "X"}]}]')
+        ),
         *((text, ["FILE"], "has no traces with timestamps") for text in ("{}", "[]", '[{"id": 1, "model_name": "m"}]')),
         ("", ["missing"], "cannot be read"),
         ("", [], "one trace file is expected"),

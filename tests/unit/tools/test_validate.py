@@ -223,7 +223,7 @@ def test_golden_requests_are_reported_once_and_not_run_on_a_broken_graph(simple:
     config = simple / "config.pbtxt"
     config.write_text(f"{config.read_text()}version_policy {{ all {{ }} }}\n")
     (simple / "2").mkdir()
-    (simple / "2" / "model.onnx").write_bytes(b"this is no graph")
+    (simple / "2" / "model.onnx").write_bytes(b"this is not a graph")
     (simple / "golden" / "a.json").write_text('{"request": {}, "respond": {}}')
     (simple / "golden" / "b.json").write_text("{")
     found = problems(simple.parent)

@@ -23,7 +23,7 @@ _SERVERLESS_START_S = 180.0
 _SERVERLESS_STEP_MB = 1024
 _ASYNC_BODY = 1 << 30
 _ASYNC_S = 3600.0
-# What a call has besides the parameters in the file.
+# Added to the parameters in the file.
 _VARIANT = {"VariantName": "AllTraffic", "InitialInstanceCount": 1}
 _REQUIRED: Mapping[str, dict[str, Any]] = {
     "CreateModel": {"ModelName": "model"},

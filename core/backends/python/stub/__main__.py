@@ -34,7 +34,7 @@ def main() -> None:
     sys.argv = [""]
     # OpenVINO's import sends usage to its maker, unless this package is missing.
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
-    # What a crash of native code writes is in the server's log, and names the line of the model.
+    # The output of a crash of native code is in the server's log, and names the line of the model.
     faulthandler.enable(all_threads=False)
     _die_with_the_server(lifeline)
     _leave_signals_to_the_server()

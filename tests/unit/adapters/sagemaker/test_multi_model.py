@@ -373,9 +373,9 @@ def test_a_failed_load_answers_400_with_the_reason(bench: Container) -> None:
     bench.engine.refusal = OutOfMemory("no memory left")
     answer = bench.load("m")
     assert (answer.status_code, answer.json) == (507, {"error": "no memory left"})
-    bench.engine.refusal = ModelLoadFailed("the file is no model", hint="export it again")
+    bench.engine.refusal = ModelLoadFailed("the file is not a model", hint="export it again")
     answer = bench.load("m")
-    assert (answer.status_code, answer.json) == (400, {"error": "the file is no model"})
+    assert (answer.status_code, answer.json) == (400, {"error": "the file is not a model"})
     assert answer.headers["Trident-Hint"] == "export it again"
     bench.engine.refusal = None
     assert bench.load("m").status_code == 200

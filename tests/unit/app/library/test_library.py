@@ -195,11 +195,11 @@ def test_inputs_accept_str_and_bytes(server: trident.Server) -> None:
     [
         (np.zeros(2), "FP32", "is an array of FP64, expected FP32"),
         ([1.5], "INT32", "has values of type float64, expected INT32"),
-        ([300], "UINT8", "is no tensor of UINT8"),
-        ([[1], [1, 2]], "FP32", "is no tensor of FP32"),
+        ([300], "UINT8", "is not a tensor of UINT8"),
+        ([[1], [1, 2]], "FP32", "is not a tensor of FP32"),
         ([1], "BYTES", "has an element of type int, expected str or bytes"),
         ([1], "BOOL", "has values of type int64, expected BOOL"),
-        ([1e39], "FP32", "is no tensor of FP32: overflow"),
+        ([1e39], "FP32", "is not a tensor of FP32: overflow"),
         (np.ma.array([1, 2], np.int32, mask=[0, 1]), "INT32", "has masked values"),
     ],
 )

@@ -334,7 +334,7 @@ def read(line: str) -> ServerSettings:
         ("--model-config-name=", "Error: empty argument for --model-config-name"),
         ("--payload-log-sample=0.1", 'Bad option: "--payload-log-sample".\nit needs --payload-log'),
         ("--payload-log-sample=2", "invalid argument for --payload-log-sample: '2' is not from 0 to 1"),
-        ("--payload-log=/dev/null/logs", "/dev/null/logs is no folder to which this user can write"),
+        ("--payload-log=/dev/null/logs", "/dev/null/logs is not a folder to which this user can write"),
         ("--payload-log=https://user:s3cret@host/", "expected http[s]://host[:port][/path], without credentials"),
         ("--payload-log=ftp://host/logs", "unknown storage ftp:// in a payload log; give a folder, s3://, gs://"),
         ("--single-model=", 'Bad option: "--single-model".\nthe model\'s name is missing'),

@@ -317,5 +317,5 @@ def test_correlation_ids(correlation_id: int | str) -> None:
     request = InferenceRequest("simple", [raw("INPUT0", 1, 16), raw("INPUT1", 1, 16)], correlation_id=correlation_id)
     assert RequestValidator(SIMPLE).check(request)[0] == 1
     request.correlation_id = 2**64
-    with pytest.raises(InvalidRequest, match="18446744073709551616 is no unsigned 64-bit integer"):
+    with pytest.raises(InvalidRequest, match="18446744073709551616 is not an unsigned 64-bit integer"):
         RequestValidator(SIMPLE).check(request)

@@ -236,8 +236,8 @@ WHERE = "unexpected explicit tensor data for input tensor 'IN' for model 'm'"
         ("FP16", {"fp32_contents": [1]}, f"{WHERE} of type 'FP32', expected datatype 'FP16'"),
         ("INT64", {"int_contents": [1]}, f"{WHERE} of type 'INT32', expected datatype 'INT64'"),
         ("UINT8", {"int_contents": [1]}, f"{WHERE} of type 'INT32', expected datatype 'UINT8'"),
-        ("INT8", {"int_contents": [127, -129]}, f"{WHERE}: element 1 is -129, which is no INT8"),
-        ("UINT16", {"uint_contents": [65536]}, f"{WHERE}: element 0 is 65536, which is no UINT16"),
+        ("INT8", {"int_contents": [127, -129]}, f"{WHERE}: element 1 is -129, which INT8 cannot hold"),
+        ("UINT16", {"uint_contents": [65536]}, f"{WHERE}: element 0 is 65536, which UINT16 cannot hold"),
         ("odd", {"bytes_contents": [b""]}, f"{WHERE} of type 'BYTES', expected datatype '<invalid>'"),
         ("INT32", {"int_contents": [1], "fp64_contents": [1]}, f"{WHERE}, binary data was already supplied."),
         ("INT32", {"bool_contents": [1], "int_contents": [1]}, f"{WHERE} of type 'BOOL', expected datatype 'INT32'"),
@@ -443,7 +443,7 @@ def test_parameters_keep_their_types_or_fail() -> None:
     read = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in message.parameters.items()}
     assert read == parameters
     assert type(read["b"]) is bool
-    with pytest.raises(BackendFailed, match="the parameter 'n', which is no 64-bit integer"):
+    with pytest.raises(BackendFailed, match="the parameter 'n', which is not a 64-bit integer"):
         unary(InferenceResponse("m", 1, [], parameters={"n": 2**63}))
 
 

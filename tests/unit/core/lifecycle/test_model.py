@@ -69,7 +69,7 @@ IN_PLACE = ReloadPlan(load=(), keep=(1, 2), drop=(), reconfigure=True)
         pytest.param(content(PLAN_CONFIG, "golden/one.json"), EVERYTHING, id="a golden request"),
         pytest.param(content(PLAN_CONFIG, "warmup/input"), EVERYTHING, id="a warmup file"),
         pytest.param(content(PLAN_CONFIG, "configs/other.pbtxt"), NOTHING, id="a named configuration that is not used"),
-        pytest.param(content(PLAN_CONFIG, "old/model.onnx"), EVERYTHING, id="a folder that is no version"),
+        pytest.param(content(PLAN_CONFIG, "old/model.onnx"), EVERYTHING, id="a folder that is not a version"),
         pytest.param(content(PLAN_CONFIG, "1/model.onnx"), ReloadPlan((1,), (2,), (), False), id="a version's file"),
         pytest.param(
             content(PLAN_CONFIG, "2/weights/a.bin"), ReloadPlan((2,), (1,), (), False), id="a version's new file"

@@ -103,7 +103,7 @@ class Channel:
         """Held while frames get their order. A signal handler, or the end of an object, may send within a send."""
         self._unsent: deque[bytes] = deque()
         self._is_sending = False
-        # What was sent in `together`; None outside of it.
+        # Frames sent in `together`; None outside of it.
         self._collected: list[bytes] | None = None
         self._changed = threading.Condition()
         self._is_reading = False
@@ -111,7 +111,7 @@ class Channel:
         # Writable, as are the tensors in its frames: they belong to the model.
         self._frames = FrameReader(TO_STUB, "the server", bytearray, 0)  # type: ignore[arg-type]
         self._on_frame: Mapping[int, OnFrame] = {}
-        # What callers of `read_until` wait for, and the thread that waits in their place.
+        # The conditions of callers of `read_until`, and the thread that waits in their place.
         self._wanted: list[Callable[[], bool]] = []
         self._reader: threading.Thread | None = None
         os.register_at_fork(after_in_child=self._leave)

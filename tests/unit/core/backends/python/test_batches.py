@@ -414,7 +414,7 @@ def test_values_of_json_cross_unchanged(value: object) -> None:
     [
         ({"a": 1, "b": "\ud800"}, "the parameter 'b', which is not UTF-8"),
         ({"\ud800": 1}, "the parameter '?', which is not UTF-8"),
-        ({"a": 2**64}, "the parameter 'a', which is no 64-bit integer: 18446744073709551616"),
+        ({"a": 2**64}, "the parameter 'a', which is not a 64-bit integer: 18446744073709551616"),
         ({"a": "ä", "b": 2**64 - 1, "c": -(2**63), "d": True}, ""),
     ],
 )

@@ -132,9 +132,9 @@ def test_texts_with_codes_of_no_character_are_refused(code: int, order: str) -> 
     wrong = texts.copy()
     wrong.view(f"{order}u4")[1, 1] = code
     assert decode_npy(write_npy(texts), one("BYTES", 1), RULES).arrays["IN"].tolist() == [[b"ab"], [b"cd"]]
-    with pytest.raises(InvalidRequest, match="the body: a text has a code that is no Unicode character"):
+    with pytest.raises(InvalidRequest, match="the body: a text has a code that is not a Unicode character"):
         decode_npy(write_npy(wrong), one("BYTES", 1), RULES)
-    with pytest.raises(InvalidRequest, match="array 'A': a text has a code that is no Unicode character"):
+    with pytest.raises(InvalidRequest, match="array 'A': a text has a code that is not a Unicode character"):
         decode_npz(saved_npz(A=wrong), model({"A": ("BYTES", (1,))}), RULES)
 
 
