@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
 import sys
 from argparse import ArgumentParser
@@ -47,10 +48,18 @@ _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 async def main(arguments: Sequence[str]) -> None:
     parser = ArgumentParser(prog="python -m deploy.dynamo.worker", allow_abbrev=False)
     parser.add_argument("repository", help="its models are registered under their names")
-    parser.add_argument("--discovery-backend", default="etcd", choices=["kubernetes", "etcd", "file", "mem"])
-    parser.add_argument("--namespace", default="dynamo")
+    for name, default, choices in (
+        ("discovery-backend", "etcd", ["kubernetes", "etcd", "file", "mem"]),
+        ("request-plane", "tcp", ["tcp", "nats"]),
+        ("namespace", "dynamo", None),
+    ):
+        variable = f"DYN_{name.upper().replace('-', '_')}"
+        value = os.environ.get(variable, default)
+        if choices and value not in choices:
+            parser.error(f"{variable} is '{value}', not one of {', '.join(choices)}")
+        parser.add_argument(f"--{name}", default=value, choices=choices, help=f"else {variable}, else {default}")
     given = parser.parse_args(arguments)
-    runtime, loop = create_runtime(discovery_backend=given.discovery_backend, request_plane="tcp")
+    runtime, loop = create_runtime(given.discovery_backend, given.request_plane)
     server = await asyncio.to_thread(trident.Server, given.repository)
     endpoints: list[Any] = []
 
