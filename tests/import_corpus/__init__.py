@@ -130,7 +130,10 @@ def run(name: str, write: Writer, folder: Path) -> Outcome:
         model = server.model("made")
         config = model.config()
         (first, *_) = [each["name"] for each in config["input"]]
-        rows = {key or first: value for key, value in case.rows.items()}
+        kept, originals = answered(case, {key or first: value for key, value in case.rows.items()})
+        if not originals:
+            return Outcome(name, "not compared", "the original refuses all rows")
+        rows = {key or first: value[kept] for key, value in case.rows.items()}
         count = len(next(iter(rows.values())))
         step = config.get("max_batch_size") or count
         parts = []
@@ -138,11 +141,6 @@ def run(name: str, write: Writer, folder: Path) -> Outcome:
             answer = model.infer({key: value[start : start + step] for key, value in rows.items()})
             parts.append([np.asarray(answer[each["name"]]) for each in config["output"]])
     served = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    kept, originals = answered(case, rows)
-    if not originals:
-        return Outcome(name, "not compared", "the original refuses all rows")
-    if not kept.all():
-        served = [array[kept] for array in served]
     for number, (ours, original) in enumerate(zip(served, originals, strict=False)):
         if wrong := differing(ours, np.asarray(original), case.near):
             return Outcome(name, "differs", f"output {number}: {wrong}")

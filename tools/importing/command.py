@@ -94,7 +94,7 @@ def import_model(arguments: Sequence[str]) -> int:
         )
         plans = plans_of(source, options)
         if not plans:
-            raise InvalidRequest(f"there is no model in {source}")
+            raise InvalidRequest(f"{source} has no model")
         if values[_NAME.flag] and len(plans) > 1:
             raise BadOption.of("--name", f"{words[0]} has {len(plans)} models, which keep their names")
         environments = str(Path(cache.path, "environments"))
@@ -136,12 +136,12 @@ def _on_disk(source: str, cache: CloudCache) -> Iterator[Path]:
 def _import(
     plan: Plan, name: str, target: Path, options: Options, backends: BackendRegistry, values: Mapping[str, Any]
 ) -> int:
-    """Make one model, or the one that takes its place if it is wrong. Returns 1 if it is wrong."""
+    """Make one model, or another one instead if it is wrong. Returns 1 if that is wrong."""
     status = _make(plan, name, target, options, backends, values)
     if not status or plan.instead is None or target.exists():
         return status
-    print("it is made in another way instead")
-    return _make(plan.instead, name, target, options, backends, values)
+    print("it is made in another way:")
+    return _make(plan.instead(), name, target, options, backends, values)
 
 
 def _make(
@@ -206,7 +206,8 @@ def _make(
             else:
                 status = print_comparison(plan, trial, options)
         if status and not values[_KEEP.flag]:
-            say("nothing was made: --keep makes it all the same")
+            if plan.instead is None:
+                say("nothing was made: --keep makes it all the same")
             return status
         placed = _place(folder, target, values[_SIGN.flag])
         say(f"\n{_tree(placed)}\n\nserve it: trident serve {target.parent}")

@@ -1,11 +1,11 @@
-"""What `trident import` asks a model and its original: rows made for the model, and how the answers differ."""
+"""Rows that `trident import` makes for a model, and how its answers to them differ from those of the original."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,8 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """What a model answers, to one group at least. `seconds` are those of the second request, `datatypes` those of the
-    outputs."""
+    """The answers of a model, to one group at least. `seconds` are those of the second request, `datatypes` those of
+    the outputs."""
 
     groups: Sequence[RowGroup]
     datatypes: Mapping[str, str]
@@ -127,9 +127,14 @@ def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, 
     """Rows of random numbers with special ones, like those the model was made for, of unknown categories, at
     thresholds, without negative numbers, and of extreme ones: in groups, as originals may refuse each of them."""
     random = np.random.default_rng(0)
-    rows = _ROWS if sample.spec.max_batch_size > 0 else 0
     decisions = plan.decisions()
-    ordinary = {each.name: _usual(decisions, each) for each in sample.inputs}
+    inputs = list(sample.inputs)
+    is_table = bool(decisions.usual) and all(sample.spec.inputs[each.name].dims[0] == -1 for each in inputs)
+    rows = _ROWS if sample.spec.max_batch_size > 0 or is_table else 0
+    if is_table and not sample.spec.max_batch_size:
+        # It takes rows all the same, whatever its answers look like.
+        inputs = [replace(each, inner=each.shape[1:]) for each in inputs]
+    ordinary = {each.name: _usual(decisions, each) for each in inputs}
 
     def made(rows: int, special: Sequence[float], unknown: float = 0.0, *, like: bool = False) -> dict[str, Array]:
         return {
@@ -142,33 +147,39 @@ def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, 
                 unknown,
                 ordinary[each.name] if like else _PLAIN,
             )
-            for each in sample.inputs
+            for each in inputs
         }
 
     usual = "random and special rows"
     if not rows:
         # As many requests, whose shape may be fixed.
-        size = sum(each.count * each.datatype.dtype.itemsize for each in sample.inputs)
+        size = sum(each.count * each.datatype.dtype.itemsize for each in inputs)
         for number in range(max(1, min(_ROWS, _MOST_BYTES // max(1, size)))):
             yield usual, made(0, _SPECIAL if number else ())
         return
+    if not sample.spec.max_batch_size:
+        yield "one row", made(1, ())
     yield usual, made(rows, _SPECIAL)
     # By themselves: their answers may be of another size.
     if any((numbers != _PLAIN).any() for numbers in ordinary.values()):
         yield "rows like those it was made for", made(rows, (), like=True)
     if any(values for columns in decisions.known.values() for values in columns):
         yield "unknown categories and texts", made(rows // 2, (), 0.5)
-    if any(each.datatype.kind != "f" for each in sample.inputs):
+    numbers = {each.name for each in inputs if each.datatype.kind == "f"}
+    if not numbers:
         return
-    if decisions.thresholds and len(sample.inputs) == 1:
-        (given,) = sample.inputs
-        chosen = [decisions.thresholds[at] for at in random.permutation(len(decisions.thresholds))[:_THRESHOLDS]]
-        numbers = np.array([number for _, number in chosen], np.float32)
-        near = [np.nextafter(numbers, np.float32(-np.inf)), numbers, np.nextafter(numbers, np.float32(np.inf))]
-        at = made(3 * len(chosen), (), like=True)
-        at[given.name][np.arange(3 * len(chosen)), [feature for feature, _ in chosen] * 3] = np.concatenate(near)
+    places = [(each.name, column) for each in inputs for column in range(each.inner[-1] if each.inner else 1)]
+    near = [(*places[feature], number) for feature, number in decisions.thresholds if places[feature][0] in numbers]
+    if near:
+        near = [near[at] for at in random.permutation(len(near))[:_THRESHOLDS]]
+        at = made(3 * len(near), (), like=True)
+        for row, (name, column, threshold) in enumerate(near):
+            with np.errstate(over="ignore"):
+                it = at[name].dtype.type(threshold)
+            at[name][3 * row : 3 * row + 3, column] = np.nextafter(it, -np.inf), it, np.nextafter(it, np.inf)
         yield "rows at thresholds", at
-    yield "rows without negative numbers", {name: np.abs(array) for name, array in made(rows // 4, ()).items()}
+    positive = made(rows // 4, ())
+    yield "rows without negative numbers", positive | {name: np.abs(positive[name]) for name in numbers}
     for name, special in _EXTREME.items():
         yield f"rows with {name}", made(rows // 4, special)
 
@@ -346,15 +357,16 @@ def _difference(name: str, ours: Array, original: Array, tolerance: float) -> tu
             at = tuple(wrong[0])
             raise Differs(f"{name}{list(map(int, at))} is '{mine[at]}', and the original's '{theirs[at]}'")
         return 0.0, ""
-    # A label that is a bool is the number 0 or 1 of ONNX.
+    # A label that is a bool is the number 0 or 1 of ONNX. Labels and counts are the same or not, however large.
+    is_exact = ours.dtype.kind in "iub" or original.dtype.kind in "iub"
     mine, theirs = ours.astype(float), original.astype(float)
     usual = np.abs(theirs[np.isfinite(theirs)])
     scale = float(np.median(usual)) if usual.size else 1.0
     with np.errstate(invalid="ignore"):
         distance = np.abs(mine - theirs)
-        is_same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+        is_same = (ours == original) | (np.isnan(mine) & np.isnan(theirs))
         distance[is_same] = 0.0
-        allowed = tolerance * np.maximum(np.abs(theirs), max(scale, 1e-6))
+        allowed = 0 if is_exact else tolerance * np.maximum(np.abs(theirs), max(scale, 1e-6))
         wrong = np.argwhere(~is_same & ~(distance <= allowed))
     if len(wrong):
         at = tuple(wrong[0])

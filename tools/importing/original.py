@@ -81,9 +81,14 @@ def xgboost(path: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_booster(booster: Any, given: dict[str, Any], missing: float = np.nan) -> dict[str, Any]:
-    rounds = (0, _best_round(booster))
-    scores = booster.inplace_predict(_only(given), iteration_range=rounds, missing=missing, validate_features=False)
-    return _scores(scores, "binary:logistic" in booster.save_config())
+    rounds, config = (0, _best_round(booster)), booster.save_config()
+    if '"gblinear"' in config:
+        import xgboost as xgb
+
+        scores = booster.predict(xgb.DMatrix(_only(given), missing=missing), iteration_range=rounds)
+    else:
+        scores = booster.inplace_predict(_only(given), iteration_range=rounds, missing=missing, validate_features=False)
+    return _scores(scores, "binary:logistic" in config)
 
 
 def _best_round(booster: Any) -> int:
@@ -100,7 +105,8 @@ def lightgbm(path: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def catboost(path: str, given: dict[str, Any]) -> dict[str, Any]:
-    return _asked(_catboost(path), _only(given))
+    model = _catboost(path)
+    return _asked(model, _table(model, list(given.values())))
 
 
 @cache
@@ -302,15 +308,18 @@ def from_catboost(path: str, folder: str, asked: Any) -> dict[str, Any]:
 
     model, file = asked or _catboost(path), str(Path(folder, "model.onnx"))
     loss = _loss(model)
-    if loss in _SEVERAL:
-        return {"failure": f"CatBoost's ONNX cannot have the several answers of {loss}"}
+    failure = f"CatBoost's ONNX cannot have the several answers of {loss}" if loss in _SEVERAL else ""
     for kind in ("cat", "text", "embedding"):
         if found := getattr(model, f"get_{kind}_feature_indices")():
-            return {"failure": f"CatBoost's ONNX cannot have its {kind}_features {list(found)}"}
+            failure = f"CatBoost's ONNX cannot have its {kind}_features {list(found)}"
     try:
-        model.save_model(file, format="onnx")
+        if not failure:
+            model.save_model(file, format="onnx")
     except cat.CatBoostError as error:
-        return {"failure": f"CatBoost does not export it as ONNX: {str(error).splitlines()[0]}"}
+        failure = f"CatBoost does not export it as ONNX: {str(error).splitlines()[0]}"
+    if failure:
+        model.save_model(str(Path(folder, "model.cbm")))
+        return {"failure": failure, "saved": "model.cbm"}
     if loss in _EXPONENTS:
         import onnx
 
@@ -321,6 +330,59 @@ def from_catboost(path: str, folder: str, asked: Any) -> dict[str, Any]:
         onnx.save(graph, file)
     thresholds = [[int(number), border] for number, borders in model.get_borders().items() for border in borders]
     return {"made": "onnx", "what": f"CatBoost {cat.__version__}", "thresholds": thresholds}
+
+
+def from_library(path: str, folder: str, asked: str) -> dict[str, Any]:
+    """The tensors of a model that only the library `asked` can run, from the answer to one row."""
+    given: list[dict[str, Any]] = [{"name": "input__0", "datatype": "FP32", "known": []}]
+    names = ["output__0"]
+    if asked == "catboost":
+        model = _catboost(path)
+        texts = {*model.get_cat_feature_indices(), *model.get_text_feature_indices()}
+        count = len(model.feature_names_)
+        names = ["label", "probabilities"] if hasattr(model, "predict_proba") else ["prediction"]
+        given[0]["name"] = "features"
+        if texts:
+            # CatBoost calls columns without a name by their number.
+            given = [
+                {"name": f"x{name}" if name.isdecimal() else name, "datatype": "FP32", "known": []}
+                for name in model.feature_names_
+            ]
+            for number in texts:
+                given[number] |= {"datatype": "BYTES", "known": [["text"]]}
+    elif asked == "xgboost":
+        import xgboost as xgb
+
+        model = xgb.Booster(model_file=path)
+        count = model.num_features()
+    else:
+        import lightgbm as lgb
+
+        model = lgb.Booster(model_file=path)
+        count = model.num_feature()
+    top = type(model).__module__.partition(".")[0]
+    width = count if len(given) == 1 else 1
+    row = {
+        each["name"]: np.array([["text"]], object) if each["datatype"] == "BYTES" else np.zeros((1, width), np.float32)
+        for each in given
+    }
+    try:
+        arrays = [np.asarray(answer) for answer in ANSWERS[asked](path, row).values()]
+    except Exception as error:  # the library's own, of rows that it does not take
+        return {"failure": (str(error).strip() or type(error).__name__).splitlines()[0]}
+    return {
+        "what": f"model of {top} {sys.modules[top].__version__}",
+        "inputs": [{**each, "width": width, "usual": [(0.0, 1.0)] * width} for each in given],
+        "outputs": [[name, *_row_of(array)] for name, array in zip(names, arrays, strict=False)],
+        "needs": _needs(model),
+        "thresholds": [],
+        "table": {"is_line": False, "names": []},
+    }
+
+
+def _row_of(array: Any) -> tuple[str, list[int]]:
+    """The datatype of an answer, and the shape of a row of it."""
+    return "BYTES" if array.dtype.kind in "OUS" else _datatype(array.dtype), list(array.shape[1:])
 
 
 def from_xgboost(path: str, folder: str, asked: Any) -> dict[str, Any]:
@@ -370,7 +432,7 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
     known = {
         "what": what,
         "inputs": inputs,
-        "needs": _needs(model),
+        "needs": sorted({"joblib", *_needs(model)}),
         "thresholds": [*_thresholds(model), *edges],
         "table": {"is_line": _is_line(model), "names": _names(model)},
     }
@@ -389,10 +451,7 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
     arrays = [np.asarray(answer) for answer in list(answers.values())[: 1 + has_classes]]
     arrays = [arrays[0], *(array for array in arrays[1:] if array.shape[:1] == (1,))]
     if arrays[0].shape[:1] == (1,) and all(array.dtype.kind in "OUSbiuf" for array in arrays):
-        known["outputs"] = [
-            [name, "BYTES" if array.dtype.kind in "OUS" else _datatype(array.dtype), list(array.shape[1:])]
-            for name, array in zip(names, arrays, strict=False)
-        ]
+        known["outputs"] = [[name, *_row_of(array)] for name, array in zip(names, arrays, strict=False)]
     try:
         from skl2onnx import to_onnx
 
@@ -400,6 +459,7 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
         options = {id(numbered): {"zipmap": False}} if has_classes else None
         types = [(each["name"], _onnx_type(each)) for each in inputs]
         graph = to_onnx(numbered, initial_types=types, options=options)
+        _divide_labels(graph.graph)
         Path(folder, "model.onnx").write_bytes(graph.SerializeToString())
         return {"made": "onnx", **known}
     except ImportError as error:
@@ -408,8 +468,23 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
         reason = f"skl2onnx: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
     if "outputs" not in known:
         shown = ", ".join(f"{array.dtype} {list(array.shape)}" for array in arrays)
-        return {"failure": f"its answer to one row is no row of numbers or texts ({shown}), and {reason}"}
+        return {"failure": f"its answer to one row is not a row of numbers or texts ({shown}), and {reason}"}
     return {"made": "pickled", "reason": reason, **known}
+
+
+def _divide_labels(graph: Any) -> None:
+    """Make a label a row of the labels that a converter writes as one row of all: nothing could batch them."""
+    from onnx import TensorProto, helper
+
+    (label, *_) = graph.output
+    dims = label.type.tensor_type.shape.dim
+    if len(dims) != 2 or dims[0].dim_value != 1:
+        return
+    for node in graph.node:
+        node.output[:] = ["labels in one row" if name == label.name else name for name in node.output]
+    graph.initializer.append(helper.make_tensor("one dimension", TensorProto.INT64, [1], [-1]))
+    graph.node.append(helper.make_node("Reshape", ["labels in one row", "one dimension"], [label.name]))
+    del dims[0]
 
 
 # --- what estimators of scikit-learn take: numbers, texts, or columns of both
@@ -510,7 +585,7 @@ def _inputs(model: Any, asked: Sequence[Any]) -> list[dict[str, Any]]:
     for place, name in enumerate(names):
         datatype = asked[place % len(asked)][0] if asked else ""
         if datatype and known[place] and are_texts[place] != (datatype == "BYTES"):
-            raise ValueError(f"its column {name} has {known[place][0]!r}, which is no {datatype}: leave --input out")
+            raise ValueError(f"its column {name} has {known[place][0]!r}, unlike {datatype}: leave --input out")
     # Categories such as 0.1 and 16777217 have no FP32.
     usual = [
         ("FP32", "FP64")[any(value != np.float32(value) for value in values if _is_number(value))] for values in known
@@ -535,7 +610,7 @@ def _shown(inputs: Sequence[dict[str, Any]]) -> str:
 
 
 def _table(model: Any, arrays: Sequence[Any]) -> Any:
-    """What the model is given: a list of texts, a table with its names, or an array. Numbers are doubles, in which a
+    """The argument of the model: a list of texts, a table with its names, or an array. Numbers are doubles, in which a
     person asks it: estimators compute in FP32 for FP32."""
     kinds = {"S": object, "U": object, "f": np.float64}
     columns = [array.astype(kinds.get(array.dtype.kind, array.dtype)) for array in arrays]
@@ -690,7 +765,7 @@ ANSWERS: Mapping[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
     for each in (onnx, openvino, savedmodel, xgboost, lightgbm, catboost, pickled, boosted, torchscript, package)
 }
 CONVERSIONS: Mapping[str, Callable[[str, str, Any], dict[str, Any]]] = {
-    each.__name__: each for each in (from_catboost, from_xgboost, from_pickle)
+    each.__name__: each for each in (from_catboost, from_xgboost, from_library, from_pickle)
 }
 
 

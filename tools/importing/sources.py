@@ -73,8 +73,8 @@ class Plan:
 
     `original` is the answer of original.py that the model has to give too, and `original_file` what it is asked of;
     `is_small_batched`: it batches only as far as a model without a configuration does. `body` is why no request can be
-    made up for it; then it is loaded, and not asked. `decisions` are read when it is loaded. `instead` is the model to
-    make if this one, a conversion, answers otherwise.
+    made up for it; then it is loaded, and not asked. `decisions` are read when it is loaded. `instead` gives the model
+    to make if this one, a conversion, does not load or answers otherwise.
     """
 
     what: str
@@ -87,7 +87,7 @@ class Plan:
     is_small_batched: bool = False
     body: str = ""
     decisions: Callable[[], Decisions] = lambda: Decisions()
-    instead: Plan | None = None
+    instead: Callable[[], Plan] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def recognise(path: Path) -> SourceKind | None:
 def plans_of(path: Path, options: Options) -> list[Plan]:
     """The model in `path`, or those of a repository. Raises InvalidRequest, and ServerError for what fails."""
     if not path.exists():
-        raise InvalidRequest(f"there is no {path}", hint="a file, a folder, s3://…, gs://… or as://…")
+        raise InvalidRequest(f"{path} does not exist", hint="name a file, a folder, s3://…, gs://… or as://…")
     if is_repository(path):
         names = [each.name for each in sorted(path.iterdir()) if each.is_dir() and not is_passed_over(each.name)]
         models = [name for name in names if can_be_model(_listed(path / name))]
@@ -224,7 +224,7 @@ def _triton(path: Path, options: Options) -> Plan:
 
 
 def _code_of(path: Path) -> str:
-    """What the load of a Triton model would run besides a graph; "" for nothing."""
+    """The code that the load of a Triton model would run besides a graph; "" without any."""
     config = ModelConfig()
     with suppress(ServerError):  # the check of the model says what is wrong
         config = read_config(ModelDirectory(path.name, path))
@@ -393,8 +393,8 @@ _MOST_TEXT = 64 << 20
 
 
 def _code_in(path: Path) -> str:
-    """What in an archive of PyTorch does more than compute: compiled code, or a call that reads or writes files; "" for
-    another archive. Raises InvalidRequest for one that cannot be read here: PyTorch may read it all the same."""
+    """The member of an archive of PyTorch that does more than compute: compiled code, or a call that reads or writes
+    files; "" without one. Raises InvalidRequest for one that cannot be read here: PyTorch may read it all the same."""
     try:
         with zipfile.ZipFile(path) as archive:
             # PyTorch finds members in whatever case they are written, and one of two with the same name.
@@ -503,10 +503,7 @@ def _trees(path: Path, options: Options, missing: str = "nan") -> Plan:
     else:
         text = _end_of(path, _READ) + (start_of(path, _READ) or b"")
         if b"gblinear" in text:
-            raise InvalidRequest(
-                f"{path.name} is a linear model of XGBoost (gblinear), and has no trees",
-                hint="write its weights into a Python model: trident init NAME",
-            )
+            return _by_library(path, original, "it has no trees, but is linear", options)
         match = _OBJECTIVE.search(text)
         objective = match[0] if match else b""
         has_classes = objective.startswith(_CLASSES) and objective != b"binary:logitraw"
@@ -535,6 +532,9 @@ def _trees(path: Path, options: Options, missing: str = "nan") -> Plan:
         original=original,
         original_file=path,
         decisions=lambda: _decisions(kind, file),
+        instead=partial(_by_library, path, original, "not as trees", options)
+        if original and missing == "nan"
+        else None,
     )
 
 
@@ -561,7 +561,7 @@ def _decisions(kind: str, path: Path) -> Decisions:
 def _catboost(path: Path, options: Options) -> Plan:
     made = run_original(options, "from_catboost", str(path), str(options.scratch))
     if "failure" in made:
-        raise InvalidRequest(f"{path.name} cannot be served: {made['failure']}")
+        return _by_library(path, "catboost", made["failure"], options)
     plan = _onnx(options.scratch / "model.onnx", options)
     return replace(
         plan,
@@ -572,8 +572,18 @@ def _catboost(path: Path, options: Options) -> Plan:
     )
 
 
+def _by_library(path: Path, library: str, reason: str, options: Options) -> Plan:
+    """A Python model that asks the library that wrote a file. Such files are data: reading them runs nothing."""
+    made = run_original(options, "from_library", str(path), str(options.scratch), given=library)
+    if "failure" in made:
+        raise InvalidRequest(f"{path.name} cannot be served: {reason}, and {made['failure']}")
+    suffixes = {"catboost": "cbm", "lightgbm": "txt", "xgboost": "ubj"}
+    suffix = "json" if _type_of_trees(path) == "xgboost_json" else suffixes[library]
+    return _python(path, {**made, "reason": reason}, f"model.{suffix}", library)
+
+
 def _told(made: Mapping[str, Any]) -> Decisions:
-    """What a conversion has told."""
+    """Those that a conversion has told."""
     known = {each["name"]: each["known"] for each in made.get("inputs", [])}
     usual = {each["name"]: each["usual"] for each in made.get("inputs", [])}
     return Decisions([(feature, number) for feature, number in made["thresholds"]], known, usual)
@@ -606,6 +616,8 @@ def _pickle(path: Path, options: Options) -> Plan:
     check_trust(path, options, "is a pickle, which is a program that runs when it is read")
     asked = [(datatype, shape[-1]) for datatype, shape in options.inputs]
     made = run_original(options, "from_pickle", str(path), str(options.scratch), given={"inputs": asked})
+    if "saved" in made:
+        return _by_library(options.scratch / made["saved"], "catboost", made["failure"], options)
     if "failure" in made:
         raise InvalidRequest(f"{path.name} cannot be served: {made['failure']}")
     file = options.scratch / ("model.onnx" if made["made"] == "onnx" else made["made"])
@@ -613,38 +625,37 @@ def _pickle(path: Path, options: Options) -> Plan:
         trees = _trees(file, options, made.get("missing") or "nan")
         plan = replace(trees, original="boosted", original_file=path)
         return replace(plan, what=f"a {made['what']}, saved as trees")
-    as_python = _python_of_pickle(path, made) if "outputs" in made else None
-    if made["made"] == "onnx":
-        return replace(
-            _onnx(file, options),
-            what=f"a {made['what']}, converted to ONNX",
-            original="pickled",
-            original_file=path,
-            decisions=lambda: _told(made),
-            instead=as_python,
-        )
-    assert as_python is not None
-    return as_python
+    if made["made"] != "onnx":
+        return _python(path, made, "model.pickle", "pickled")
+    return replace(
+        _onnx(file, options),
+        what=f"a {made['what']}, converted to ONNX",
+        original="pickled",
+        original_file=path,
+        decisions=lambda: _told(made),
+        instead=partial(_python, path, made, "model.pickle", "pickled") if "outputs" in made else None,
+    )
 
 
-def _python_of_pickle(path: Path, made: Mapping[str, Any]) -> Plan:
+def _python(path: Path, made: Mapping[str, Any], file: str, original: str) -> Plan:
+    """A Python model that reads the source with its own library."""
     reason = made.get("reason", "the conversion answers otherwise")
     entries = [("input", each["name"], each["datatype"], [-1, each["width"]]) for each in made["inputs"]]
     entries += [("output", name, datatype, [-1, *([-1] * len(dims))]) for name, datatype, dims in made["outputs"]]
-    needed = "\n".join(["numpy", "joblib", *made["needs"], *(["pandas"] if made["table"]["names"] else [])])
+    needed = "\n".join(["numpy", *made["needs"], *(["pandas"] if made["table"]["names"] else [])])
     return Plan(
         what=f"a {made['what']}, as a Python model",
-        files={**_file("model.pickle", path), **_file("model.py", MODELS / "pickled.py")},
+        files={**_file(file, path), **_file("model.py", MODELS / "estimator.py")},
         texts={
             CONFIG_FILE: _with_tensors('backend: "python"', entries),
             "requirements.txt": f"{needed}\n",
             "1/table.json": json.dumps(made["table"]),
         },
         notes=(
-            f"it is not converted ({reason}): its process reads the pickle, in an environment with "
+            f"it is not converted ({reason}): its process reads the file, in an environment with "
             + ", ".join(made["needs"]),
         ),
-        original="pickled",
+        original=original,
         original_file=path,
         decisions=lambda: _told(made),
     )

@@ -24,12 +24,14 @@ import pytest
 import xgboost
 from onnx import TensorProto, helper, numpy_helper
 
+import trident
 from tests import needed
 from tests.hub_folders import write_folder
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.tools.importing.command import import_model
+from trident.tools.importing.comparison import Differs, compare
 
 TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
 CLASSIFIER = 'key: "is_classifier" value {{ string_value: "{}" }}'
@@ -385,6 +387,28 @@ def test_trees_of_xgboost_answer_as_its_classes_predict(
     made = json.loads((tmp_path / "models" / "trees" / "1" / "xgboost.json").read_text())
     count = made["learner"]["gradient_booster"]["model"]["gbtree_model_param"]["num_trees"]
     assert count == ("5" if best is None else "2")
+
+
+@pytest.mark.slow
+def test_what_is_not_trees_is_asked_of_its_library(tmp_path: Path) -> None:
+    """By a Python model; here in the environment of the tests."""
+    settings = {"booster": "gblinear", "objective": "binary:logistic"}
+    linear = xgboost.train(settings, xgboost.DMatrix(TABLE, label=CLASSES > 1), 3)
+    linear.save_model(tmp_path / "linear.json")
+    models = tmp_path / "models"
+    assert run(tmp_path / "linear.json", f"--repository={models}", "--no-run") == 0
+    assert f"xgboost-cpu=={xgboost.__version__}" in (models / "linear" / "requirements.txt").read_text()
+    (models / "linear" / "requirements.txt").unlink()
+    with trident.Server(str(models)) as server:
+        answer = server.model("linear").infer({"input__0": TABLE[:5]})["output__0"]
+    second = linear.predict(xgboost.DMatrix(TABLE[:5]))
+    np.testing.assert_array_equal(answer, np.stack([1 - second, second], axis=1))
+
+
+def test_labels_are_the_same_or_not_however_large() -> None:
+    with pytest.raises(Differs):
+        compare({"label": np.array([100_001])}, {"label": np.array([100_002])}, 1e-3)
+    assert compare({"label": np.array([100_001])}, {"label": np.array([100_001.0])}, 1e-3) == ((0.0, "label[0]"), set())
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
-"""Serves an estimator of scikit-learn that could not be converted: the pickle beside this file.
+"""Serves an estimator that could not be converted, by its own library: from a pickle of scikit-learn, or the file of
+XGBoost, LightGBM or CatBoost, beside this file.
 
-Reading a pickle runs what its author has put into it. Written by `trident import`, with the names of its columns.
+Reading a pickle runs what its author has put into it; the other files are data. Written by `trident import`, with the
+names of its columns.
 """
 
 import json
@@ -10,8 +12,47 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+# Losses of CatBoost whose models are classifiers: a file does not say it.
+CLASSES = ("Logloss", "CrossEntropy", "Focal", "MultiClass", "MultiClassOneVsAll", "MultiLogloss", "MultiCrossEntropy")
+
+
+class Booster:
+    """A booster of XGBoost or LightGBM by one function; a score of two classes as the probabilities of both."""
+
+    def __init__(self, score, is_binary):
+        self.score, self.is_binary = score, is_binary
+
+    def predict(self, table):
+        scores = np.asarray(self.score(table))
+        return np.stack([1 - scores, scores], axis=1) if self.is_binary and scores.ndim == 1 else scores
+
 
 def read(path):
+    if path.suffix in (".json", ".ubj"):
+        import xgboost
+
+        booster = xgboost.Booster(model_file=str(path))
+        best = booster.attr("best_iteration")
+        rounds = (0, int(best) + 1 if best is not None else 0)
+        config = booster.save_config()
+
+        def score(table):
+            if '"gblinear"' in config:
+                return booster.predict(xgboost.DMatrix(table), iteration_range=rounds, validate_features=False)
+            return booster.inplace_predict(table, iteration_range=rounds, validate_features=False)
+
+        return Booster(score, "binary:logistic" in config)
+    if path.suffix == ".txt":
+        import lightgbm
+
+        booster = lightgbm.Booster(model_file=str(path))
+        return Booster(booster.predict, "objective=binary" in booster.model_to_string(num_iteration=1))
+    if path.suffix == ".cbm":
+        import catboost
+
+        loss = catboost.CatBoost().load_model(str(path)).get_all_params().get("loss_function", "").partition(":")[0]
+        kind = catboost.CatBoostClassifier if loss in CLASSES else catboost.CatBoostRegressor
+        return kind().load_model(str(path))
     if zipfile.is_zipfile(path):
         import skops.io
 
@@ -23,7 +64,8 @@ def read(path):
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.model = read(Path(__file__).with_name("model.pickle"))
+        (file,) = (each for each in Path(__file__).parent.glob("model.*") if each.suffix != ".py")
+        self.model = read(file)
         self.table = json.loads(Path(__file__).with_name("table.json").read_text())
         config = json.loads(args["model_config"])
         self.inputs = [each["name"] for each in config["input"]]
@@ -52,7 +94,7 @@ class TritonPythonModel:
         ]
 
     def argument(self, arrays):
-        """What the model is given: a list of texts, a table with its names, or an array. Numbers are doubles, as
+        """The argument of the model: a list of texts, a table with its names, or an array. Numbers are doubles, as
         estimators compute in FP32 for FP32."""
         columns = [
             np.vectorize(bytes.decode, otypes=[object])(array)
