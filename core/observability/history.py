@@ -130,16 +130,17 @@ class History:
         now = int(self._wall_clock())
         samples: dict[_Key, array[float]] = {}
         seen: set[_Key] = set()
-        for watched in self._versions():
-            key = (watched.name, watched.version)
-            seen.add(key)
-            last = self._last.get(key)
-            if last is None or last.statistics is not watched.statistics:
-                last = self._last[key] = _Last(watched.statistics)
-            is_still = watched.statistics.turnover == last.turnover and not watched.queued
-            if not is_still or (watched.restarts, watched.sequences) != (last.restarts, last.sequences):
-                samples[key] = _sample(last, now, watched)
+        versions = list(self._versions())
         with self._lock:
+            for watched in versions:
+                key = (watched.name, watched.version)
+                seen.add(key)
+                last = self._last.get(key)
+                if last is None or last.statistics is not watched.statistics:
+                    last = self._last[key] = _Last(watched.statistics)
+                is_still = watched.statistics.turnover == last.turnover and not watched.queued
+                if not is_still or (watched.restarts, watched.sequences) != (last.restarts, last.sequences):
+                    samples[key] = _sample(last, now, watched)
             for key in self._last.keys() - seen:
                 del self._last[key]
             if samples:
