@@ -108,14 +108,14 @@ def hint_of(error: Exception) -> str:
 def log_error(error: Exception, status: Status, method: str, request_id: str = "") -> None:
     """Log one line for a client's mistake or an overload, and a traceback for a fault in the server, as HTTP does. The
     console keeps a request that was refused."""
+    hint = error.hint if isinstance(error, ServerError) else None
     if is_refusal(error) and status not in _GIVEN_UP:
         model = error.model if isinstance(error, ServerError) else None
-        note_refusal(method, model or "", status.name, message_of(error, ErrorHints.FIELD))
+        note_refusal(method, model or "", status.name, message_of(error, ErrorHints.FIELD), hint)
     is_fault = status in _FAULTS and not (isinstance(error, ServerError) and error.blames_client)
     level = logging.ERROR if is_fault else logging.WARNING if status in _OVERLOADS else logging.INFO
     if not _logger.isEnabledFor(level):
         return
-    hint = error.hint if isinstance(error, ServerError) else None
     message = error.log_text if isinstance(error, ServerError) else repr(error)
     _logger.log(
         level,

@@ -227,14 +227,14 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
     """
     path = request_path(environ)
     message = error.log_text if isinstance(error, ServerError) else _refusal(error)[1] or repr(error)
+    hint = error.hint if isinstance(error, ServerError) else None
     if (is_refusal(error) or _refusal(error)[0]) and not path.startswith(_CONSOLE):
         note = environ.get(INFERENCE_KEY)
-        note_refusal(f"{environ['REQUEST_METHOD']} {path}", note.model if note else "", status, message)
+        note_refusal(f"{environ['REQUEST_METHOD']} {path}", note.model if note else "", status, message, hint)
     is_fault = status == _BROKEN and not (isinstance(error, ServerError) and error.blames_client)
     level = logging.ERROR if is_fault else logging.WARNING if status > _BROKEN else logging.INFO
     if not _logger.isEnabledFor(level):
         return
-    hint = error.hint if isinstance(error, ServerError) else None
     request_id = environ.get(REQUEST_ID_KEY, "")
     _logger.log(
         level,

@@ -2,7 +2,7 @@
 
 A request is refused when it cannot be right, asks for what does not exist, or when its caller may not send it. It has
 reached no queue, so that no statistics of a model have it. Of a refusal the time, the path without its query, the
-model, the status and the start of the error's text are kept, and nothing that its client sent besides.
+model, the status, the start of the error's text and its hint are kept, and nothing that its client sent besides.
 Source: docs/console.md.
 """
 
@@ -23,7 +23,7 @@ from trident.core.observability.log_ring import LogRing
 LONGEST_PATH = 160
 LONGEST_MODEL = 256
 LONGEST_TEXT = 300
-"""Characters of a refusal's path, model and text."""
+"""Characters of a refusal's path, model, and text or hint."""
 KEPT_SECONDS = 60 * 60
 _WITHOUT_ID = "[request id: <id_unknown>] "
 
@@ -40,6 +40,7 @@ class Refusal:
     model: str
     status: str
     text: str
+    hint: str
     count: int = 1
 
 
@@ -62,11 +63,11 @@ def keep_refusals() -> None:
         _handler = LineHandler(_write, write_size=1 << 16)
 
 
-def note_refusal(path: str, model: str, status: int | str, text: str) -> None:
+def note_refusal(path: str, model: str, status: int | str, text: str, hint: str | None = None) -> None:
     """Note that a request was refused. Any thread; does not wait. Does nothing before `keep_refusals`."""
     if _handler is None:
         return
-    texts = (path[:LONGEST_PATH], model[:LONGEST_MODEL], str(status), _shortened(text))
+    texts = (path[:LONGEST_PATH], model[:LONGEST_MODEL], str(status), _shortened(text), _shortened(hint or ""))
     # A text may quote a client's, which need not be valid Unicode.
     line = orjson.dumps([int(time.time()), *[each.encode("utf-8", "replace").decode() for each in texts]])
     with _handler.lock:  # type: ignore[union-attr]
@@ -93,7 +94,7 @@ def recent_refusals(model: str = "") -> list[Refusal]:
     found: dict[tuple[str, ...], Refusal] = {}
     for each in _refusals(since=time.time() - KEPT_SECONDS):
         if model in ("", each.model):
-            key = (each.path, each.model, each.status, each.text)
+            key = (each.path, each.model, each.status, each.text, each.hint)
             last = found.get(key)
             found[key] = each if last is None else replace(last, count=last.count + each.count)
     return list(found.values())
@@ -105,10 +106,10 @@ def _refusals(since: float) -> Iterator[Refusal]:
         return
     for line in reversed(_ring.read(0)[1]):
         count, _, kept = line.partition(b" ")
-        at, path, model, status, text = orjson.loads(kept)
+        at, path, model, status, text, hint = orjson.loads(kept)
         if at < since:
             return
-        yield Refusal(at=at, path=path, model=model, status=status, text=text, count=int(count))
+        yield Refusal(at=at, path=path, model=model, status=status, text=text, hint=hint, count=int(count))
 
 
 def refused_by_model() -> Counter[str]:

@@ -247,6 +247,7 @@ def test_refused_requests_are_shown_and_counted(open_page: Callable[..., Page], 
     expect(refused).not_to_contain_text("secret")
     page.goto(page.url.partition("#")[0] + "#/models/simple/requests")
     expect(refused).to_contain_text("expected 2 inputs")
+    expect(refused).to_contain_text("the inputs are:")
     expect(refused).not_to_contain_text("no_such_model")
     assert server.metric("trident_http_errors_total", 'model="simple"', 'route="/v2/models/<model>/infer"') >= 3
     # gRPC's counts may be a quarter of a second behind.

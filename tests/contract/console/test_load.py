@@ -28,6 +28,8 @@ pytestmark = [
 
 PICTURES = os.environ.get("CONSOLE_PICTURES", "")
 THEMES = ("light", "dark")
+# How many tables are wider than their cards.
+CUT = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
 STEPS = re.compile(r"preprocess .*, text_classifier .*, other ")
 
 
@@ -63,6 +65,11 @@ def test_a_mixed_load_is_seen_in_every_view(open_page: Callable[..., Page], serv
         page.goto(f"http://{server.address}/console#/repository")
         expect(page.get_by_role("button", name="Reload digits")).to_be_disabled()
         expect(page.get_by_text("--model-control-mode=explicit")).to_be_visible()
+        page = open_page(width=400)
+        for view in ("/", "/repository"):
+            page.goto(f"http://{server.address}/console#{view}")
+            page.get_by_role("row").filter(has_text="embeddings").wait_for()
+            assert page.evaluate(CUT) == 0, view
         for view, name, theme in (("/", "overview", "light"), ("/models/digits/load", "model", "dark")):
             page = open_page(view, theme=theme)
             page.wait_for_selector("main .card")

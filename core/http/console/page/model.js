@@ -69,14 +69,14 @@ function Load({ data, row, past, theme }) {
       <div class="switch" role="group" aria-label="Time shown">${SPANS.map(([, , , text], i) => html`<button key=${text} aria-pressed=${span === i} onClick=${() => setSpan(i)}>${text}</button>`)}</div></div>
     <div class="grid" key=${span}>
       <${Card} title="Requests per second"><${Plot} title="Requests per second" theme=${theme} data=${of(perSecond("requests"), highest("failures"))} lines=${[["answered", "--accent"], ["failed", "--bad"]]} /><//>
-      <${Card} title="Latency" note="from the request to its answer; each line is ten times the one below"><${Plot} title="Latency" log theme=${theme} text=${us} data=${of(highest("p50_us"), highest("p95_us"), highest("p99_us"))} lines=${[["p50", "--accent"], ["p95", "--second"], ["p99", "--third"]]} /><//>
-      <${Card} title="Where the time goes" note=${data.steps.length ? "shares of a request: its steps, each as all its requests took on average" : "shares of a request; its receiving and sending are in Traces"}><${Plot} title="Where the time goes" stacked theme=${theme} text=${us} data=${[...parts.data, rest]} lines=${[...parts.lines, ["other", "--phase-other"]]} /><//>
+      <${Card} title="Latency" note="from the request to its answer, on a logarithmic axis"><${Plot} title="Latency" log theme=${theme} text=${us} data=${of(highest("p50_us"), highest("p95_us"), highest("p99_us"))} lines=${[["p50", "--accent"], ["p95", "--second"], ["p99", "--third"]]} /><//>
+      <${Card} title="Where the time goes" note=${data.steps.length ? "shares of a request by step, each with the mean of its model" : "shares of a request; its receiving and sending are in Traces"}><${Plot} title="Where the time goes" stacked theme=${theme} text=${us} data=${[...parts.data, rest]} lines=${[...parts.lines, ["other", "--phase-other"]]} /><//>
       <${Card} title="Waiting requests"><${Plot} title="Waiting requests" whole theme=${theme} data=${of(highestOf("queued"))} lines=${[["in the queue", "--accent"]]} /><//>
       ${hasCache ? html`<${Card} title="Response cache"><${Plot} title="Response cache" theme=${theme} data=${of(perSecond("cache_hits"), perSecond("cache_misses"))} lines=${[["hits per second", "--accent"], ["misses", "--third"]]} /><//>` : ""}
       ${row.sequences ? html`<${Card} title="Sequences" note=${`of ${row.sequences[1]} slots`}><${Plot} title="Sequences" theme=${theme} data=${of(slots(row.sequences[0]))} lines=${[["in a slot", "--accent"]]} /><//>` : ""}
       ${row.backend === "python" ? html`<${Card} title="Restarts of its processes"><${Plot} title="Restarts of its processes" theme=${theme} data=${of((within) => within.reduce((sum, point) => sum + point.restarts, 0))} lines=${[["restarts", "--bad"]]} /><//>` : ""}
       <${Card} title="Batch sizes" note="executions since the load"><${Batches} statistics=${statistics} /><//>
-      <${Card} title="Why batches closed" note="executions since the load"><${Closes} statistics=${statistics} /><//>
+      ${!data.steps.length && html`<${Card} title="Why batches closed" note="executions since the load"><${Closes} statistics=${statistics} /><//>`}
     </div>`;
 }
 
@@ -164,11 +164,11 @@ function Requests({ name, version }) {
     <${Card} title="The slowest" note="of the last hour" wide>
       <p class="legend">${PHASES.map(([, text]) => html`<span key=${text}><i class=${`phase ${text}`}></i>${text}</span>`)}<span><i class="phase other"></i>other</span></p>
       ${found.slowest.length ? html`<div class="scroll" tabindex="0" role="region" aria-label="The slowest requests"><table class="requests"><thead><tr><th scope="col">Ended</th><th scope="col">Id</th><th scope="col" class="num">Batch</th><th scope="col" class="num">Took</th><th scope="col">Where the time went</th></tr></thead>
-      <tbody>${found.slowest.map((each) => html`<tr key=${`${each.ended}${each.id}${each.duration_us}`}><td>${time(each.ended)}</td><td class="id">${each.id || html`<span class="muted">–</span>`}</td><td class="num">${each.batch_size || "–"}</td>
+      <tbody>${found.slowest.map((each) => html`<tr key=${`${each.ended}${each.id}${each.duration_us}`}><td>${time(each.ended)}</td><td class=${`id${each.id ? "" : " hide-phone"}`}>${each.id || html`<span class="muted">–</span>`}</td><td class="num batch">${each.batch_size || "–"}</td>
         <td class="num"><${Quantity} value=${duration(each.duration_us)[0]} unit=${duration(each.duration_us)[1]} /></td><td><${Waterfall} request=${each} most=${most} /></td></tr>`)}</tbody></table></div>` : html`<p class="muted quiet">No request was answered in the last hour.</p>`}<//>
-    <${Card} title="Failed" note="the last of the last hour" wide>
+    <${Card} title="Failed" note="in the last hour" wide>
       <${Failed} rows=${found.failed} empty="No request has failed." /><//>
-    <${Card} title="Refused" note="the last requests for this model that could not be right" wide><${Refused} rows=${data.refused} empty="No request was refused." /><//>`;
+    <${Card} title="Refused" note="bad requests for this model, or from callers without permission" wide><${Refused} rows=${data.refused} empty="No request was refused." /><//>`;
 }
 
 function Waterfall({ request, most }) {

@@ -70,8 +70,8 @@ function Below({ data }) {
   if (!troubles || !(isFew || troubles.refused.length || troubles.failed.length)) return null;
   return html`<div class="below">
     ${isFew && called && html`<${CallIt} name=${called.name} />`}
-    ${(isFew || !!troubles.refused.length) && html`<${Card} title="Refused" note="the last requests that could not be right, or that their caller may not send"><${Refused} rows=${troubles.refused} model=${true} empty="No request was refused." /><//>`}
-    ${(isFew || !!troubles.failed.length) && html`<${Card} title="Failed" note="the last of the last hour"><${Failed} rows=${troubles.failed} model=${true} empty="No request has failed." /><//>`}</div>`;
+    ${(isFew || !!troubles.refused.length) && html`<${Card} title="Refused" note="bad requests, unknown models, callers without permission, too large or too many"><${Refused} rows=${troubles.refused} model=${true} empty="No request was refused." /><//>`}
+    ${(isFew || !!troubles.failed.length) && html`<${Card} title="Failed" note="in the last hour"><${Failed} rows=${troubles.failed} model=${true} empty="No request has failed." /><//>`}</div>`;
 }
 
 function Row({ row, isSlowest, slowest, past, now }) {

@@ -13,7 +13,7 @@ export const Refused = ({ rows, model, empty }) => (!rows.length ? html`<p class
     <thead><tr><th scope="col">Time</th><th scope="col">Status</th>${model && html`<th scope="col">Model</th>`}<th scope="col">Request</th><th scope="col">Error</th></tr></thead>
     <tbody>${rows.map((each, i) => html`<tr key=${i}><td>${clock(each.at)}</td>
       <td>${each.status}${each.count > 1 && html` <span class="muted">${each.count} times</span>`}</td>${model && html`<td class="id">${each.model || NONE}</td>`}
-      <td class="path"><code>${each.path}</code></td><td class="error">${each.text}</td></tr>`)}</tbody></table></div>`);
+      <td class="path"><code>${each.path}</code></td><td class="error">${each.hint && html`<div><strong>${each.hint}</strong></div>`}<span class=${each.hint ? "muted" : ""}>${each.text}</span></td></tr>`)}</tbody></table></div>`);
 
 export const Failed = ({ rows, model, empty }) => (!rows.length ? html`<p class="muted quiet">${empty}</p>` : html`
   <div class="scroll tall" tabindex="0" role="region" aria-label="Failed requests"><table class="requests">

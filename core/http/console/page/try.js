@@ -226,7 +226,7 @@ function Forms({ name, forms, body, isBinary, isAnsweredBinary, isComplete, isSt
   const shown = OWN[chosen] ? own() : text;
   const without = { curl: isBinary && "a tensor has no form in JSON", "curl-binary": isStream && "a stream takes JSON" };
   const titles = [...Object.entries(OWN).map(([key, title]) => [key, title, without[key]]), ...forms.filter((each) => !OWN[each.name]).map((each) => [each.name, each.title, each.unavailable])];
-  return html`<${Card} title="The same request" note=${OWN[chosen] ? "with what the form has" : "with sample values"} wide tools=${html`<${Copy} text=${shown} />`}>
+  return html`<${Card} title="The same request" note=${OWN[chosen] ? "as the form is filled in" : "with sample values"} wide tools=${html`<${Copy} text=${shown} />`}>
     <div class="forms" role="group" aria-label="Forms of the request">${titles.map(([key, title, unavailable]) => html`<button type="button" key=${key} aria-pressed=${chosen === key} disabled=${!!unavailable} title=${unavailable} onClick=${() => setChosen(key)}>${title}</button>`)}</div>
     <pre class="code" tabindex="0" aria-label="The request"><code>${shown}</code></pre><//>`;
 }
