@@ -6,6 +6,7 @@ Heavy modules are imported when they are needed, so that `--version` and `--help
 from __future__ import annotations
 
 import difflib
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -80,11 +81,16 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
         if not arguments:
             print(import_module(_TOOLS).usage(), end="", file=sys.stderr)
             return _FAILED
-        return _run(arguments[0], arguments[1:], serve, is_whole_process=argv is None)
+        status = _run(arguments[0], arguments[1:], serve, is_whole_process=argv is None)
+        sys.stdout.flush()
+        return status
     except BadOption as error:
         print(error, file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:
+        return _FAILED
+    except BrokenPipeError:  # `| head` has read enough; at its end Python would write the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except ServerError as error:
         return _report(error.message, error.hint)

@@ -76,7 +76,7 @@ _TOP = """\
 Usage: trident top [options] [URL]
 
 Prints what `trident status` does for the time since the page before, again and again: on a terminal in place, until
-Ctrl-C. An arrow marks the slowest model.
+Ctrl-C. An arrow marks a model that takes a second, or ten times the median.
 """
 _OPENAPI = f"""\
 Usage: trident openapi [{"|".join(each.name for each in PLATFORMS)}] [options of serve]

@@ -432,7 +432,7 @@ def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], 
         _clock_line(area, answers[-1], asked_at),
         *_model_lines(area, index),
         *_request_lines(area, counts),
-        _metrics_line(area, url, metrics_port, ask),
+        *_metrics_lines(area, url, metrics_port, ask),
         *_option_lines(area, url, page, traces),
     ]
 
@@ -513,7 +513,20 @@ def _each_ms(duration: Mapping[str, int]) -> str:
     return f"{duration['ns'] / max(1, duration['count']) / 1e6:.2f} ms"
 
 
-def _metrics_line(area: Area, url: str, port: int, ask: Ask) -> Line:
+# Counters of what was lost, the line's name, what it is, and the cure.
+_LOSSES = (
+    ("trident_log_lines_dropped_total", "log", "lines of the log", "free space on its disk; see that its reader runs"),
+    ("trident_trace_lost_total", "traces", "traces", "free space on their disk, correct the collector, or trace less"),
+    (
+        "trident_payload_log_lost_total",
+        "payload",
+        "requests of the payload log",
+        "the log says why; --payload-log-sample",
+    ),
+)
+
+
+def _metrics_lines(area: Area, url: str, port: int, ask: Ask) -> Iterator[Line]:
     place = urlsplit(url)
     host = f"[{place.hostname}]" if ":" in (place.hostname or "") else place.hostname
     address = f"http://{host}:{port}/metrics"
@@ -521,8 +534,14 @@ def _metrics_line(area: Area, url: str, port: int, ask: Ask) -> Line:
     try:
         answer = ask("GET", address)
     except NoAnswer as error:
-        return area.warning("metrics", f"no answer at {address}: {error}", cure)
+        yield area.warning("metrics", f"no answer at {address}: {error}", cure)
+        return
     families = answer.body.count(b"# TYPE ")
     if answer.status != OK or not families:
-        return area.warning("metrics", f"{address} is not a page of metrics: {answer.refusal}", cure)
-    return area.ok("metrics", f"{families} metrics at {address}")
+        yield area.warning("metrics", f"{address} is not a page of metrics: {answer.refusal}", cure)
+        return
+    yield area.ok("metrics", f"{families} metrics at {address}")
+    for counter, check, subject, remedy in _LOSSES:
+        values = re.findall(rf"^{counter}(?:{{[^}}]*}})? (\S+)$".encode(), answer.body, re.MULTILINE)
+        if lost := sum(map(float, values)):
+            yield area.warning(check, f"{lost:,.0f} {subject} were lost since the start", remedy)

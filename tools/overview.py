@@ -11,8 +11,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 from trident.adapters.common.options import SWITCH, Option, choice, integer, number
@@ -111,13 +112,13 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
     counts = reading.counts
     percentiles = reading.percentiles
     rows = {}
-    problems = list(_reasons(reading.ready))
     found = reading.index.document if reading.index.status == OK else None
     if isinstance(found, list):
         for entry in found:
             key = (entry["name"], str(entry.get("version", "")))
             rows[key] = (entry.get("state", ""), entry.get("reason", ""))
-    else:
+    problems = list(_reasons(reading.ready, {model for (model, _), (_, reason) in rows.items() if reason}))
+    if not isinstance(found, list):
         problems.append(f"the states of models are unknown: {reading.index.refusal}")
     if reading.statistics.status != OK and rows:
         problems.append(f"the requests are unknown: {reading.statistics.refusal}")
@@ -142,13 +143,15 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
     )
 
 
-def _reasons(ready: Answer) -> Iterable[str]:
+def _reasons(ready: Answer, listed: Container[str]) -> Iterable[str]:
+    """Why the server is not ready, and the failures of models that are not `listed` with their reasons anyway."""
     body = ready.document if isinstance(ready.document, dict) else {}
     if ready.status != OK:
         loaded = f", {body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
         yield f"{body['phase']}{loaded}" if body.get("phase") else ready.refusal
     for name, reason in dict(body.get("failures") or {}).items():
-        yield f"{name}: {reason}"
+        if name not in listed:
+            yield f"{name}: {reason}"
 
 
 def _row(model: str, version: str, state: str, reason: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> Row:
@@ -190,6 +193,7 @@ _WORDS = 3  # the first columns, which begin on the left
 _NARROWEST = 8
 _SHOWN = 5
 _SLOWEST = "  <--"
+_SLOW_MS, _SLOW_TIMES = 1000.0, 10
 _CLEAR, _TOP_LEFT = "\033[2J", "\033[H"
 _BOLD, _PLAIN = "\033[1m", "\033[0m"
 _SORTS: dict[str, Callable[[Row], Any]] = {
@@ -226,7 +230,7 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
     if size is not None:
         head = [line[: size.columns] for line in map(escaped, head[: max(1, size.lines // 3)])]
     room = len(ordered) if size is None else max(1, size.lines - len(head) - 3)
-    slowest = max((row for row in ordered if row.latency_ms), key=lambda row: row.latency_ms or 0.0, default=None)
+    slowest = _slowest(ordered)
     has_console = any(row.refused is not None for row in ordered)
     headings = (*_HEADINGS, *_OF_THE_CONSOLE) if has_console else _HEADINGS
     rows = [[escaped(cell) for cell in _cells(row, shown.seconds)][: len(headings)] for row in ordered[:room]]
@@ -242,6 +246,12 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
     if len(ordered) > room:
         lines.append(f"... and {len(ordered) - room} more")
     return "\n".join(lines) + "\n"
+
+
+def _slowest(rows: Iterable[Row]) -> Row | None:
+    """The row with the highest latency, if that is a second or ten times the median: the rule of the console."""
+    times = {row.latency_ms: row for row in rows if row.latency_ms}
+    return times[max(times)] if times and max(times) >= min(_SLOW_MS, _SLOW_TIMES * median(times)) else None
 
 
 def _demand_lines(demand: Mapping[str, Any]) -> Iterable[str]:

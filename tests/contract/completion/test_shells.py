@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.servers.session import TRIDENT
 from tests.needed import program
 from tests.project import ROOT
 from tests.waiting import until
@@ -216,3 +217,11 @@ def test_bash_completes_a_value_where_the_equals_sign_does_not_split_words(folde
     assert bash_matches("trident serve --log-format=j", folder) == {"json"}
     unsplit = bash_matches("trident serve --log-format=j", folder, words=["trident", "serve", "--log-format=j"])
     assert unsplit == {"--log-format=json"}
+
+
+def test_a_reader_that_has_read_enough_is_no_fault() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as gone:
+        done = subprocess.run([TRIDENT, "completion", "bash"], stdout=gone, stderr=subprocess.PIPE, check=False)
+    assert done.stderr == b""

@@ -348,6 +348,19 @@ INDEX = [{"name": "m", "state": "UNAVAILABLE", "reason": "no file"}, {"name": "n
         ({"index": (200, INDEX)}, "m", Severity.WARNING, "UNAVAILABLE: no file"),
         ({"index": (401, None)}, "models", Severity.WARNING, "it is not open to callers without a token or a key"),
         (
+            {
+                "metrics": (
+                    200,
+                    "# TYPE a b\n"
+                    'trident_trace_lost_total{reason="queue_full"} 1\n'
+                    'trident_trace_lost_total{reason="not_written"} 2.0\n',
+                )
+            },
+            "traces",
+            Severity.WARNING,
+            "3 traces were lost since the start",
+        ),
+        (
             {"metrics": (0, None)},
             "metrics",
             Severity.WARNING,
