@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trident.core.backends.onnxruntime.graph import without_weights
 from trident.core.backends.onnxruntime.session import (
     FAILURES,
     SessionSettings,
@@ -45,14 +46,11 @@ _MARGIN = 2e-3
 _MARGIN_OF_QUANTIZED = 3e-2
 # Scales that depend on the batch always show.
 _MARGIN_OF_DYNAMIC = 1e-5
-# A file begins with its nodes. The weights are behind them.
-_BYTES_OF_NODES = 16 << 20
 
 
 def rounding_margin(path: Path) -> float:
     """Return how far results may be apart that differ by rounding only, by the operators in the file at `path`."""
-    with path.open("rb") as file:
-        nodes = file.read(_BYTES_OF_NODES)
+    nodes = without_weights(path)
     if b"DynamicQuantize" in nodes:
         return _MARGIN_OF_DYNAMIC
     return _MARGIN_OF_QUANTIZED if b"QuantizeLinear" in nodes or b"QLinear" in nodes else _MARGIN

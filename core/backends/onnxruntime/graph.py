@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from google.protobuf.message import DecodeError
 
@@ -103,9 +103,65 @@ def has_bounded_graph(path: Path) -> bool:
     key = str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
     known = _BOUNDED.get(key)
     if known is None:
-        content = path.read_bytes()
+        content = without_weights(path)
         known = _BOUNDED[key] = content[4:8] != _ORT_FORMAT and _FOUND.search(content) is None
     return known
+
+
+# The fields of ModelProto and GraphProto: graph; initializer and sparse_initializer.
+_GRAPH = 7
+_WEIGHTS = (5, 15)
+# The bytes of a value by its type on the wire; -1: they are written before it.
+_VARINT = 0
+_WIRE_SIZES = {_VARINT: 0, 1: 8, 2: -1, 5: 4}
+# Of a file whose nodes take more, as constants may.
+_NODES_AT_MOST = 16 << 20
+
+
+def without_weights(path: Path) -> bytes:
+    """The model file at `path` but the weights of its graph, at most 16 MiB: to search those takes longer than a load.
+
+    A file that is no message of protobuf, such as one in ONNX Runtime's own format, begins as it is.
+    """
+    with path.open("rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        try:
+            return b"".join(_parts_without_weights(file, end))[:_NODES_AT_MOST]
+        except (LookupError, ValueError):
+            file.seek(0)
+            return file.read(_NODES_AT_MOST)
+
+
+def _parts_without_weights(file: BinaryIO, end: int, *, is_graph: bool = False) -> Iterator[bytes]:
+    """The fields of the message up to the position `end`. Raises LookupError and ValueError for what is no message."""
+    size = 0
+    while size < _NODES_AT_MOST and (begin := file.tell()) < end:
+        number, kind = divmod(_varint(file), 8)
+        length = _WIRE_SIZES[kind]
+        if kind == _VARINT:
+            _varint(file)
+        elif length < 0:
+            length = _varint(file)
+        after = file.tell() + length
+        if after > end:
+            raise ValueError(f"field {number} ends behind its message")
+        if number == _GRAPH and not is_graph:
+            yield from _parts_without_weights(file, after, is_graph=True)
+        elif not is_graph or number not in _WEIGHTS:
+            file.seek(begin)
+            size += after - begin
+            yield file.read(after - begin)
+        file.seek(after)
+
+
+def _varint(file: BinaryIO) -> int:
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)[0]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number
+    raise ValueError("a number of more than 64 bits")
 
 
 def named_axes(session: Any, buckets: BucketSpec) -> dict[str, list[int]]:

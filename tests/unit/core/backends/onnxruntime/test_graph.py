@@ -106,6 +106,14 @@ def test_types_other_than_tensors_are_refused() -> None:
 # --- running time
 
 
+_LOOP_IN_WEIGHTS = onnx_models.build(
+    [helper.make_node("Add", ["INPUT", "weights"], ["OUTPUT"])],
+    [onnx_models.tensor("INPUT", "INT8", [6])],
+    [onnx_models.tensor("OUTPUT", "INT8", [6])],
+    [onnx_models.constant("weights", list(b'"\x04Loop'), "INT8")],
+)
+
+
 @pytest.mark.parametrize(
     ("model", "is_bounded"),
     [
@@ -114,8 +122,9 @@ def test_types_other_than_tensors_are_refused() -> None:
         (onnx_models.picky(), True),
         (onnx_models.waiting(), False),
         (onnx_models.allocating(), False),
+        (_LOOP_IN_WEIGHTS, True),
     ],
-    ids=["add_sub", "identity", "picky", "repeats", "allocates by a value"],
+    ids=["add_sub", "identity", "picky", "repeats", "allocates by a value", "weights that read like a loop"],
 )
 def test_only_plain_graphs_have_a_bounded_running_time(
     tmp_path: Path, model: onnx.ModelProto, is_bounded: bool
