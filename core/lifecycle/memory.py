@@ -32,6 +32,9 @@ _HOLDERS_SHOWN = 5
 # How long a load waits for models that are still in use, from when one has given its memory back.
 _PATIENCE_S = 5.0
 _LOOK_EVERY_S = 0.1
+# What the heap may have free of a budget without giving it back to the system.
+_LOOSE_PART = 20
+_LOOSE_MOST = 128 * _MIB
 # Bytes of a container that does not tell its size.
 _UNKNOWN = 1 << 62
 
@@ -103,6 +106,10 @@ class ModelBudget:
 
     What the process takes without any model does not count: `settle` measures it. `processes` are those that models
     have besides it.
+
+    A model that goes leaves memory to the heap, and the next one takes it from there: to return it to the system and to
+    get it again takes as long as a load. So of what is resident beyond `in_use` a small part counts as free. `in_use`
+    is what was resident after the last trim of the heap, and what loads and unloads have changed since.
     """
 
     def __init__(
@@ -120,11 +127,13 @@ class ModelBudget:
         self._host = host
         self._total = 0
         self._without = 0
+        self.in_use = 0
         self.settle()
 
     def settle(self) -> None:
         """Measure what the process takes now, without a model."""
         self._without = self._taken()
+        self.in_use = 0
         if self._share.bytes:
             self._total = self._share.bytes
             return
@@ -138,13 +147,34 @@ class ModelBudget:
             own_part = (host.total - reserve) // self._engines - self._without
             self._total = max(0, min(host.free - reserve, own_part))
 
+    def note_trim(self) -> None:
+        self.in_use = self._resident_of_models()
+
+    @property
+    def is_loose(self) -> bool:
+        """True if the heap may have more free than may stay there."""
+        return self._resident_of_models() - self.in_use > self.loose_most
+
+    @property
+    def is_over(self) -> bool:
+        """True if more is resident than the budget allows and a quarter of what may be loose."""
+        return self._resident_of_models() > self._total + self.loose_most // 4
+
+    @property
+    def loose_most(self) -> int:
+        return min(self._total // _LOOSE_PART, _LOOSE_MOST)
+
     def read(self) -> MemoryReading:
-        used = max(0, self._taken() - self._without)
+        resident = self._resident_of_models()
+        used = resident - min(max(0, resident - self.in_use), self.loose_most)
         free = self._total - used
         host = None if self._share.bytes or self._share.part else self._host()
         if host is not None:  # others take memory, too
             free = min(free, host.free - reserve_of(host.total))
         return MemoryReading(self._total, free, used, is_budget=True)
+
+    def _resident_of_models(self) -> int:
+        return max(0, self._taken() - self._without)
 
     def _taken(self) -> int:
         return self._resident() + sum(self.processes())
@@ -156,10 +186,16 @@ def reserve_of(total: int) -> int:
 
 
 class Holding:
-    """The memory of one model, in bytes by device. `need` is what its load takes, `least` what it holds at least."""
+    """The memory of one model, in bytes by device. `need` is what its load takes, `least` what it holds at least.
 
-    def __init__(self, ledger: MemoryLedger, name: str, need: Need, least: Need | None = None) -> None:
+    `known` is what an earlier load of it took, if this one need not be measured.
+    """
+
+    def __init__(
+        self, ledger: MemoryLedger, name: str, need: Need, least: Need | None = None, known: Need | None = None
+    ) -> None:
         self.name = name
+        self.known = known
         self.need = dict(need)
         self.least = dict(need if least is None else least)
         self.taken: dict[str, int] = {}
@@ -198,13 +234,15 @@ class Holding:
 class _Loads:
     """Loads that overlap, which can only be measured together. `before` was in use when the first one began.
 
-    `is_disturbed`: the memory was changed by something else meanwhile.
+    `is_disturbed`: the memory was changed by something else meanwhile. `needs_trim`: what the heap has free would be
+    counted.
     """
 
     before: dict[str, int]
     running: list[Holding] = field(default_factory=list)
     loaded: list[tuple[Hashable, Holding]] = field(default_factory=list)
     is_disturbed: bool = False
+    needs_trim: bool = False
 
 
 class MemoryLedger:
@@ -243,8 +281,12 @@ class MemoryLedger:
         self._held: list[Holding] = []
         # Counts the ends of loads, and models that gave their memory back.
         self._changes = 0
+        # The loads that are not admitted yet.
+        self._waiting = 0
         # The bytes that models took, by what they were loaded from; the latest load is at the end.
         self._taken: OrderedDict[Hashable, Need] = OrderedDict()
+        # What was loaded first was measured with its framework.
+        self._first: Hashable = None
 
     @contextmanager
     def load(self, name: str, source: Hashable, need: Need, least: Need | None = None) -> Iterator[Holding]:
@@ -255,8 +297,16 @@ class MemoryLedger:
         if the memory is too short already. Waits only for other loads whose reservations leave too little, and for
         models that `make_room` lets go.
         """
-        self._trim()  # what is free would otherwise be given back meanwhile, and hide what the load takes
-        holding = self._admit(name, source, need, need if least is None else least)
+        with self._changed:
+            known = self._known(source, need)
+            self._waiting += 1
+        try:
+            if known is None and (self.budget is None or self.budget.is_loose):
+                self._trim_heap()  # what is free would otherwise be given back meanwhile, and hide what the load takes
+            holding = self._admit(name, source, need, need if least is None else least, known)
+        finally:
+            with self._changed:
+                self._waiting -= 1
         try:
             yield holding
         except BaseException:
@@ -270,8 +320,13 @@ class MemoryLedger:
             self._held.append(holding)
 
     def give_back(self, holding: Holding | None = None) -> None:
-        """Return the memory of an unloaded model to the system, and wake the loads that wait for it."""
-        self._trim()
+        """Return the memory of an unloaded model to the system, or to the loads that wait for it."""
+        with self._changed:
+            is_awaited = bool(self._waiting or self._loads)
+        if self.budget is None or not is_awaited:
+            self._trim_heap()
+        elif holding is not None:
+            self.budget.in_use -= holding.taken.get(CPU, 0)
         with self._changed:
             if holding in self._held:
                 self._held.remove(holding)
@@ -285,7 +340,7 @@ class MemoryLedger:
         with self._changed:
             before = self._used(holding.taken)
             shrink()
-            self._trim()
+            self._trim_heap()
             after = self._used(holding.taken)
             returned = {device: max(0, before[device] - used) for device, used in after.items() if device in before}
             for device, size in returned.items():
@@ -318,7 +373,22 @@ class MemoryLedger:
     def _running(self) -> Sequence[Holding]:
         return self._loads.running if self._loads is not None else ()
 
-    def _admit(self, name: str, source: Hashable, estimate: Need, least: Need) -> Holding:
+    def _trim_heap(self) -> None:
+        self._trim()
+        with self._changed:
+            if self.budget is not None:
+                self.budget.note_trim()
+            if self._loads is not None:
+                self._loads.needs_trim = True
+
+    def _known(self, source: Hashable, estimate: Need) -> Need | None:
+        """What the last load from `source` took of the budget, if that can be believed."""
+        last = self._taken.get(source)
+        if self.budget is None or last is None or source == self._first or not last.keys() == estimate.keys() == {CPU}:
+            return None
+        return last if last[CPU] <= max(estimate[CPU], self.budget.loose_most) else None
+
+    def _admit(self, name: str, source: Hashable, estimate: Need, least: Need, known: Need | None) -> Holding:
         with self._changed:
             last = self._taken.get(source, {})
         need = {device: max(size, last.get(device, 0)) for device, size in estimate.items()}
@@ -327,16 +397,20 @@ class MemoryLedger:
         while True:
             with self._changed:
                 if self.budget is not None and not self._held and self._loads is None:
+                    self._trim_heap()
                     self.budget.settle()
                 states = self._read(need)
                 refusal = self._refusal(name, need, states)
                 if refusal is None and self._fits_beside(name, need, states):
-                    return self._begin(Holding(self, name, need, least), states)
+                    return self._begin(Holding(self, name, need, least, known), states)
                 shortage = self._shortage(name, need, states)
                 changes = self._changes
             if refusal is not None and not has_reclaimed:
                 self.reclaim()
                 has_reclaimed = True
+                continue
+            if refusal is not None and self.budget is not None and self.budget.is_loose:
+                self._trim_heap()
                 continue
             # Without the lock: a model that goes gives its memory back here.
             is_worth_a_wait = self.make_room(name, shortage) and time.monotonic() < patience
@@ -364,17 +438,22 @@ class MemoryLedger:
         # A device counts from when the first load needs it.
         self._loads.before = {**{device: state.used for device, state in states.items()}, **self._loads.before}
         self._loads.running.append(holding)
+        if holding.known is None:
+            self._loads.needs_trim = True
         return holding
 
     def _end(self, holding: Holding, source: Hashable = None) -> None:
         """`source` is None for a load that failed."""
-        self._trim()  # the buffers that the model was read into
+        if self.budget is None:
+            self._trim()  # the buffers that the model was read into
         with self._changed:
             loads = self._loads
             assert loads is not None
             loads.running.remove(holding)
             if source is not None:
                 loads.loaded.append((source, holding))
+            else:
+                loads.needs_trim = True
             if not loads.running:
                 self._measure(loads)
                 self._loads = None
@@ -382,19 +461,32 @@ class MemoryLedger:
             self._changed.notify_all()
 
     def _measure(self, loads: _Loads) -> None:
-        """Divide what was taken among the loads by their needs."""
+        """Divide what was taken among the loads by their needs, those aside that are known."""
+        known = 0
+        for _, holding in loads.loaded:
+            if holding.known is not None:
+                holding.taken = dict(holding.known)
+                known += holding.taken[CPU]
+        if self.budget is not None:
+            self.budget.in_use += known
+            if loads.needs_trim or self.budget.is_loose or self.budget.is_over:
+                self._trim_heap()
+        loaded = [(source, holding) for source, holding in loads.loaded if holding.known is None]
         if loads.is_disturbed:
-            for _, holding in loads.loaded:
+            for _, holding in loaded:
                 if self.budget is not None and CPU in holding.need:
                     holding.taken[CPU] = holding.least[CPU]
             return
-        for device, used in self._used(loads.before).items():
-            parts = [(*load, load[1].need[device] + 1) for load in loads.loaded if device in load[1].need]
+        for device, used in self._used(loads.before if loaded else ()).items():
+            parts = [(*load, load[1].need[device] + 1) for load in loaded if device in load[1].need]
+            taken = max(0, used - loads.before[device] - (known if device == CPU else 0))
             for source, holding, part in parts:
-                holding.taken[device] = max(0, used - loads.before[device]) * part // sum(p for _, _, p in parts)
+                holding.taken[device] = taken * part // sum(p for _, _, p in parts)
                 self._record(source, holding.taken)
 
     def _record(self, source: Hashable, taken: Need) -> None:
+        if self._first is None:
+            self._first = source
         self._taken[source] = dict(taken)
         self._taken.move_to_end(source)
         while len(self._taken) > _RECORDS_AT_MOST:

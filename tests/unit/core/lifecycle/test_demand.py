@@ -428,9 +428,11 @@ def test_the_budget_is_a_size_a_part_or_what_the_container_has_left() -> None:
         budget = ModelBudget(share, resident=lambda: resident[0], host=lambda: MemoryState(10 * gib, free[0]))
         resident[0] += gib // 2
         free[0] -= gib // 2
+        budget.note_trim()
         found = budget.read()
         assert (found.total, found.used, found.free) == (total, gib // 2, total - gib // 2)
         budget.processes = lambda: [gib // 4]
+        budget.note_trim()
         assert budget.read().used == 3 * gib // 4
         free[0] = gib  # another program took the rest
         assert budget.read().free == (gib // 2 if share == MemoryShare() else total - 3 * gib // 4)

@@ -22,8 +22,16 @@ from trident.core.frontend.admin import model_statistics_json
 from trident.core.http.admin import repository_index_json
 from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import ModelLoader
-from trident.core.lifecycle.memory import Holding, MemoryLedger, MemoryReading, reserve_of
-from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions
+from trident.core.lifecycle.memory import (
+    CPU,
+    Holding,
+    MemoryLedger,
+    MemoryReading,
+    ModelBudget,
+    Shortage,
+    reserve_of,
+)
+from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, MemoryShare
 from trident.core.lifecycle.parts import EngineParts
 from trident.core.observability.hardware import resident_bytes, trim_heap
 from trident.core.observability.metrics.families import metric_families
@@ -144,6 +152,75 @@ def test_memory_of_a_load_in_progress_is_waited_for() -> None:
             order.append("the first ends")
         waiting.result(LIMIT_S)
     assert order == ["the first ends", "the second begins"]
+
+
+class Heap:
+    """A process with a budget of 1,000 MiB, whose freed memory stays resident until a trim, and serves loads before."""
+
+    def __init__(self) -> None:
+        self.used = self.free = self.trims = 0
+        budget = ModelBudget(MemoryShare(bytes=1000 * MIB), resident=lambda: self.used + self.free, host=lambda: None)
+        self.ledger = MemoryLedger(lambda devices: {}, {}, trim=self._trim, budget=budget)
+        self.ledger.make_room = self._make_room
+        self.victims: list[Holding] = []
+
+    def load(self, name: str, size: int) -> Holding:
+        with self.ledger.load(name, name, {CPU: 2 * size}, {CPU: size}) as holding:
+            self.free = max(self.free, 2 * size) - size
+            self.used += size
+        self.ledger.keep(holding)
+        return holding
+
+    def release(self, holding: Holding) -> None:
+        self.used -= holding.least[CPU]
+        self.free += holding.least[CPU]
+        holding.release()
+
+    def _make_room(self, model: str, shortage: Shortage) -> bool:
+        if self.victims:
+            self.release(self.victims.pop())
+        return bool(self.victims)
+
+    def _trim(self) -> None:
+        self.free = 0
+        self.trims += 1
+
+
+def test_a_load_takes_what_another_model_left_to_the_heap() -> None:
+    heap = Heap()
+    for name, size in (("large", 265), ("larger", 266)):
+        heap.load(name, size * MIB)
+    models = [heap.load(f"m{number}", 20 * MIB) for number in range(22)]
+    for each in models[:2]:
+        heap.release(each)
+    before = heap.trims
+    for name in ("m0", "m1"):
+        assert heap.load(name, 20 * MIB).bytes == {CPU: 20 * MIB}
+    heap.victims = models[2:6]
+    heap.load("m5", 20 * MIB)
+    assert (heap.trims, len(heap.victims)) == (before, 3)
+
+
+def test_the_heap_is_trimmed_when_no_load_wants_what_it_has_free() -> None:
+    heap = Heap()
+    first, second = (heap.load(name, 20 * MIB) for name in ("first", "second"))
+    heap.release(second)
+    second = heap.load("second", 20 * MIB)
+    assert heap.free == 20 * MIB
+    heap.release(second)
+    heap.release(first)
+    assert heap.free == 0
+
+
+def test_the_heap_keeps_a_small_part_of_the_budget_only() -> None:
+    heap = Heap()
+    for _ in range(3):
+        kept = heap.load("first", MIB)
+        heap.release(heap.load("large", 200 * MIB))
+        heap.release(kept)
+    heap.load("first", MIB)
+    heap.load("large", 200 * MIB)
+    assert heap.free <= 50 * MIB
 
 
 class OnGpus(FakeBackend):
