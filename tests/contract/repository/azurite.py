@@ -19,6 +19,11 @@ def azurite_program() -> str:
     return program("azurite-blob", "npm install --global azurite")
 
 
+def connection_to(endpoint: str) -> str:
+    """The connection string for Azurite at `endpoint`, which may be that of a proxy before it."""
+    return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={endpoint}/{ACCOUNT};"
+
+
 class Azurite(EmulatorProcess):
     """A client finds it with AZURE_STORAGE_CONNECTION_STRING=`connection_string`."""
 
@@ -29,8 +34,7 @@ class Azurite(EmulatorProcess):
 
     @property
     def connection_string(self) -> str:
-        endpoint = f"{self.endpoint}/{ACCOUNT}"
-        return f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={endpoint};"
+        return connection_to(self.endpoint)
 
     def command(self) -> list[str]:
         options = ["--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]

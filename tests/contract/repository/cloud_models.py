@@ -14,12 +14,13 @@ from urllib.parse import unquote
 import numpy as np
 
 from tests.contract.lifecycle.changing_models import BATCHED, JSON, WIDTH, scaled
+from tests.contract.repository.azurite import ACCOUNT, Azurite
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.servers.server import ServerProcess, environment_without
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI-example-secret"}
-_PLATFORMS = ("AWS_", "BOTO_", "CLOUDSDK_", "GCE_", "GOOGLE_", "STORAGE_", "TRIDENT_", "TRITON_")
+_PLATFORMS = ("AWS_", "AZURE_", "BOTO_", "CLOUDSDK_", "GCE_", "GOOGLE_", "STORAGE_", "TRIDENT_", "TRITON_")
 _NO_MACHINE = {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
 
 
@@ -53,18 +54,20 @@ def cloud_server(
 class CloudRepository:
     """A model repository under `prefix` of a bucket, which the first `put` makes."""
 
-    emulator: S3Emulator | GcsEmulator
+    emulator: S3Emulator | GcsEmulator | Azurite
     bucket: str
     prefix: str = ""
 
     def uri(self, endpoint: str = "") -> str:
         """As --model-repository takes it; for S3 with `endpoint` (`http://host:port`) in it, or the emulator's own.
 
-        A storage of Google finds its emulator through STORAGE_EMULATOR_HOST.
+        The others find their emulators through STORAGE_EMULATOR_HOST and AZURE_STORAGE_CONNECTION_STRING.
         """
         path = "/".join(filter(None, (self.bucket, self.prefix)))
         if isinstance(self.emulator, GcsEmulator):
             return f"gs://{path}"
+        if isinstance(self.emulator, Azurite):
+            return f"as://{ACCOUNT}/{path}"
         return f"s3://{endpoint or self.emulator.endpoint}/{path}"
 
     def put(self, path: str, content: bytes) -> None:
@@ -89,7 +92,7 @@ class CloudRepository:
 
 def listings(requests: Iterable[str]) -> int:
     """The number of request lines that ask for a page of a listing."""
-    return sum("list-type=2" in line or "/o?" in line for line in requests)
+    return sum(any(sign in line for sign in ("list-type=2", "/o?", "comp=list")) for line in requests)
 
 
 def fetched(requests: Iterable[str]) -> Counter[str]:

@@ -26,6 +26,7 @@ from tests.contract.lifecycle.changing_models import (
     scaled,
     unload_and_wait,
 )
+from tests.contract.repository.azurite import connection_to
 from tests.contract.repository.cloud_models import (
     KEYS,
     CloudRepository,
@@ -56,8 +57,11 @@ def server_of(
     repository: CloudRepository, proxy: FaultProxy, folder: Path, log: str, *options: str, ready: bool = True
 ) -> ServerProcess:
     """A server of `repository` behind `proxy`."""
-    uri, endpoint = repository.uri(proxy.endpoint), proxy.endpoint
-    return cloud_server(folder, log, uri, *options, ready=ready, STORAGE_EMULATOR_HOST=endpoint)
+    emulators = {
+        "STORAGE_EMULATOR_HOST": proxy.endpoint,
+        "AZURE_STORAGE_CONNECTION_STRING": connection_to(proxy.endpoint),
+    }
+    return cloud_server(folder, log, repository.uri(proxy.endpoint), *options, ready=ready, **emulators)
 
 
 @pytest.mark.parametrize("storage", ["s3", "gcs"])
@@ -100,7 +104,7 @@ def test_first_start_downloads_served_models_and_second_start_nothing(
             assert "downloaded model" not in server.log_text()
 
 
-@pytest.mark.parametrize("storage", ["s3", "gcs"])
+@pytest.mark.parametrize("storage", ["s3", "gcs", "azurite"])
 def test_models_on_demand_are_downloaded_when_something_asks_for_them(
     storage: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -119,6 +123,38 @@ def test_models_on_demand_are_downloaded_when_something_asks_for_them(
             assert fetched(proxy.requests) == {**configs, "b/1/model.onnx": 1}
             assert server.request("POST", "/v2/repository/models/b/unload", b"{}")[0] == 200
             until(lambda: all(entry["state"] == "UNAVAILABLE" for entry in server.json("POST", "/v2/repository/index")))
+
+
+def test_files_of_models_on_demand_leave_the_disk_in_the_order_of_their_last_use(
+    s3: S3Emulator, tmp_path: Path
+) -> None:
+    repository = CloudRepository(s3, "in-turn", "models")
+    weights = {name: heavy(factor, 1).SerializeToString() for name, factor in (("a", 2.0), ("b", 3.0), ("c", 4.0))}
+    for name, content in weights.items():
+        repository.put(f"{name}/config.pbtxt", BATCHED.encode())
+        repository.put(f"{name}/1/model.onnx", content)
+    room = f"--model-cache-bytes={int(2.5 * len(weights['a']))}"
+    with (
+        FaultProxy(repository.emulator.endpoint) as proxy,
+        server_of(repository, proxy, tmp_path, "in-turn", "--model-control-mode=demand", room) as server,
+    ):
+
+        def use(name: str, factor: float) -> None:
+            assert_serves(server, name, factor)
+            unload_and_wait(server, name)
+
+        for name, factor in (("a", 2.0), ("b", 3.0), ("a", 2.0), ("c", 4.0), ("a", 2.0), ("c", 4.0), ("b", 3.0)):
+            use(name, factor)
+        found = fetched(proxy.requests)
+        assert {name: found[f"{name}/1/model.onnx"] for name in weights} == {"a": 1, "b": 2, "c": 1}
+        # What serves is spared, although it was used longest ago.
+        assert_serves(server, "c", 4.0)
+        use("b", 3.0)
+        use("a", 2.0)
+        unload_and_wait(server, "c")
+        use("c", 4.0)
+        found = fetched(proxy.requests)
+        assert {name: found[f"{name}/1/model.onnx"] for name in weights} == {"a": 2, "b": 2, "c": 1}
 
 
 def _assert_held_start_is_seen(server: ServerProcess, size: int) -> None:
