@@ -43,6 +43,8 @@ _MIB = 1 << 20
 _CLIENTS = 48
 _MOST_ASKED = 20
 _REGISTERED = 10_000
+# A worker returns what it has free to the system when it has had no request for five seconds.
+_REST_S = 10.0
 _LISTS = 20
 _LOADED = re.compile(r"^I(\d{4} [\d:.]+) .*'(\w+)' version 1: LOADING -> READY after ([\d.]+) s", re.MULTILINE)
 
@@ -287,7 +289,7 @@ def main(arguments: Sequence[str]) -> None:
             memory.start()
             answers = ask_all(server.http_port, asked, widths, given.rate)
             until(lambda: not server.json("POST", "/v2/repository/index", {"ready": True}), limit_s=120)
-            time.sleep(1)
+            time.sleep(_REST_S)
             after, memory.is_over = memory.now(), True
             cold, warm = cold_among(answers, server.log_text())
         cold_ms, warm_ms = note("cold", cold), note("warm", warm)
