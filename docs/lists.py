@@ -57,7 +57,7 @@ def pages() -> dict[Path, str]:
     names = ("metrics", "settings", "coming-from-triton", "text-models", "reading")
     metrics, settings, triton, texts, reading = (DOCS / f"{name}.md" for name in names)
     return {
-        metrics: _filled(metrics, {**_metrics(), "figures": _figures()}),
+        metrics: _filled(metrics, {**_metrics(_note), "figures": _figures()}),
         settings: _filled(settings, {"without-effect": _without_effect()}),
         triton: _filled(triton, {"options": _tritons()}),
         texts: _filled(texts, {"members": _members()}),
@@ -69,6 +69,10 @@ def _filled(page: Path, lists: dict[str, str]) -> str:
     text = page.read_text()
     if set(re.findall("<!-- (.+): begin -->", text)) != lists.keys():
         raise ValueError(f"{page.name} must have a place for each of {', '.join(lists)}, and for no other list")
+    return _fill(text, lists)
+
+
+def _fill(text: str, lists: dict[str, str]) -> str:
     for name, content in lists.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
         text = f"{text.partition(begin)[0]}{begin}\n{content}\n{end}{text.partition(end)[2]}"
@@ -329,13 +333,23 @@ MODEL = ModelMetrics(
 """A model version without the optional labels."""
 
 
-def _metrics() -> dict[str, str]:
+def with_every_metric(page: str) -> str:
+    """The page on metrics with their types and meanings, as `# HELP` has them; `docs/site_hooks.py` calls this."""
+    return _fill(page, _metrics(lambda row: f", {row.type}: {row.meaning}."))
+
+
+def _metrics(rest: Callable[[Row], str]) -> dict[str, str]:
+    """Each list of metrics, with `rest` behind the name and the labels of each."""
     lists: dict[str, str] = {}
     for row in metric_rows():
         labels = f"{{{','.join(row.labels)}}}" if row.labels else ""
         name = _list_of(row)
-        lists[name] = lists.get(name, "") + f"* `{row.name}{labels}`, {row.type}: {row.meaning}.\n"
+        lists[name] = lists.get(name, "") + f"* `{row.name}{labels}`{rest(row)}\n"
     return lists
+
+
+def _note(row: Row) -> str:
+    return f": {NOTES[row.name]}" if row.name in NOTES else ""
 
 
 def _list_of(row: Row) -> str:

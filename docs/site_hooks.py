@@ -49,11 +49,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """A link out of docs, such as one to a result of a benchmark, leads to the repository; without one it becomes its
     text and the path."""
     here = (DOCS / page.file.src_uri).parent
-    if page.file.src_uri == "settings.md":
+    if page.file.src_uri in ("settings.md", "metrics.md"):
         sys.path.insert(0, str(DOCS.parent))
-        from docs.lists import every_setting
+        from docs.lists import every_setting, with_every_metric
 
-        markdown += f"\n{every_setting()}"
+        is_settings = page.file.src_uri == "settings.md"
+        markdown = f"{markdown}\n{every_setting()}" if is_settings else with_every_metric(markdown)
 
     def inside(match: re.Match[str]) -> str:
         mark, text, target = match.groups()

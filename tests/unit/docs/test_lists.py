@@ -7,7 +7,17 @@ from dataclasses import fields, replace
 
 from werkzeug.test import Client
 
-from docs.lists import MODEL, NOTES, every_setting, families_of, label_names, metric_rows, pages
+from docs.lists import (
+    DOCS,
+    MODEL,
+    NOTES,
+    every_setting,
+    families_of,
+    label_names,
+    metric_rows,
+    pages,
+    with_every_metric,
+)
 from tests.project import ROOT, pure_python_only
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
 from tests.unit.docs.test_troubleshooting import rows
@@ -33,6 +43,8 @@ def test_the_pages_have_the_lists_of_the_source() -> None:
     assert [page.name for page, text in pages().items() if page.read_text() != text] == [], "run: python -m docs.lists"
     assert "* `--http-port=<integer>`, `TRIDENT_HTTP_PORT` (8000): The HTTP port.\n" in every_setting()
     assert "\n* `CUDA_VISIBLE_DEVICES` (all): " in every_setting()
+    metrics = with_every_metric((DOCS / "metrics.md").read_text())
+    assert "* `nv_inference_count{model,version}`, counter: Number of inferences performed; over" in metrics
     assert set(NOTES) <= {row.name for row in metric_rows()}
 
 

@@ -117,7 +117,6 @@ def families_on(text: str) -> set[str]:
 
 
 def test_metrics_page_has_tritons_lines() -> None:
-    """The name, type and help of each family are in docs/metrics.md."""
     lines = page(SNAPSHOT).splitlines()
     assert lines[:2] == [
         "# HELP nv_inference_request_success Number of successful inference requests, all batch sizes",
