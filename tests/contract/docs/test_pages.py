@@ -154,13 +154,12 @@ def test_example_of_the_library_prints_what_is_written(example: Example) -> None
     assert same(answer, example.answer), answer
 
 
-def test_the_pages_show_every_kind_of_call_and_an_error() -> None:
+def test_the_pages_show_every_kind_of_call() -> None:
     texts = "\n".join(example.text for name, page in PAGES.items() for example in examples(page))
-    libraries = ("tritonclient.http", "tritonclient.grpc as", "tritonclient.grpc.aio", "requests.post")
+    libraries = ("tritonclient.http", "tritonclient.grpc as")
     calls = ("curl -s ", "curl -sN ", "/infer", "@deploy/digits/", "words/generate ", "async_stream_infer")
     assert [each for each in (*libraries, *calls) if each not in texts] == []
-    found = [each for each in examples(PYTHON_MODELS) if ADDRESS in each.text]
-    assert ['"error"' in example.answer for example in found] == [False, True, False]
+    assert len([each for each in examples(PYTHON_MODELS) if ADDRESS in each.text]) == 2
 
 
 @pytest.mark.slow
