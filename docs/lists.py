@@ -54,11 +54,10 @@ DOCS = Path(__file__).parent
 
 def pages() -> dict[Path, str]:
     """The text that each page must have."""
-    names = ("metrics", "settings", "coming-from-triton", "text-models", "reading")
-    metrics, settings, triton, texts, reading = (DOCS / f"{name}.md" for name in names)
+    names = ("metrics", "coming-from-triton", "text-models", "reading")
+    metrics, triton, texts, reading = (DOCS / f"{name}.md" for name in names)
     return {
         metrics: _filled(metrics, {**_metrics(_note), "figures": _figures()}),
-        settings: _filled(settings, {"without-effect": _without_effect()}),
         triton: _filled(triton, {"options": _tritons()}),
         texts: _filled(texts, {"members": _members()}),
         reading: _with_lines(reading.read_text()),
@@ -180,13 +179,6 @@ def _setting(option: Option) -> str:
     names = [f"`{name}`" for name in (option.spelling if option.flag else "", option.variable) if name]
     default = "repeatable" if option.repeatable else option.default_text
     return f"* {', '.join(names)}{f' ({default})' if default else ''}: {option.help.replace('<', '&lt;')}\n"
-
-
-def _without_effect() -> str:
-    sections: dict[str, list[str]] = {}
-    for each in UNUSED_OPTIONS:
-        sections.setdefault(each.section, []).append(f"`--{each.flag}`")
-    return "".join(f"* {section}: {', '.join(flags)}\n" for section, flags in sections.items())
 
 
 # --- Triton's options
