@@ -54,6 +54,9 @@ class Azurite(EmulatorProcess):
             made.create_container()
         made.upload_blob(name, content, overwrite=True)
 
+    def delete(self, container: str, name: str) -> None:
+        self.client.get_blob_client(container, name).delete_blob()
+
     def _stop(self) -> None:
         self.client.close()
         super()._stop()
