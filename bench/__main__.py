@@ -5,6 +5,7 @@
     python -m bench generation      generated tokens/s beside the loop of ONNX Runtime GenAI
     python -m bench grpc            gRPC beside binary HTTP
     python -m bench library         a call of the library beside one of the bare session, and one over HTTP
+    python -m bench long_bodies     short requests beside long JSON bodies
     python -m bench models          many models on demand, few in memory, beside the bare load and an lru_cache
     python -m bench platforms       the routes of SageMaker and Vertex AI beside v2 infer
     python -m bench python          models in Python beside ONNX models of the same function
@@ -26,7 +27,9 @@ import sys
 from importlib import import_module
 
 # Imported when asked for: what some of them measure beside is not installed everywhere.
-PROGRAMS = {name: name for name in ("generation", "guard", "library", "scale", "size", "text", "tuning", "wrk")}
+PROGRAMS = {
+    name: name for name in ("generation", "guard", "library", "long_bodies", "scale", "size", "text", "tuning", "wrk")
+}
 PROGRAMS["models"] = "on_demand"
 
 
