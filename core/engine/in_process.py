@@ -33,7 +33,6 @@ from trident.core.lifecycle.index import overview, repository_index, version_sta
 from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger, ModelBudget, read_gpus
-from trident.core.lifecycle.model import is_met
 from trident.core.lifecycle.models import Models
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import EngineParts
@@ -299,7 +298,7 @@ class InferenceEngine:
         """Return whether the start has ended and the models meet the rule of the options."""
         if self._lifecycle.progress.phase not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
             return False
-        return is_met(self._options.readiness, self._models.all())
+        return self._lifecycle.meets_readiness()
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         return self._models.find(name, version).answers_ready()

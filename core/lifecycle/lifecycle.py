@@ -38,7 +38,7 @@ from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.long_executions import LongExecutions
 from trident.core.lifecycle.model import Model, Unloads, log_in_flight, poll_failure
 from trident.core.lifecycle.models import Loads, Models, find_steps
-from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.options import EngineOptions, Readiness
 from trident.core.lifecycle.polling import Poller, seconds_until_poll
 from trident.core.lifecycle.start_progress import StartProgress
 from trident.core.lifecycle.state import (
@@ -111,6 +111,8 @@ class Lifecycle:
             )
         self._poller: Poller | None = None
         self._has_repositories = False
+        # The models of the start that no repository had, until they serve or are unloaded.
+        self._unfound: frozenset[str] = frozenset()
         self._exiting = threading.Event()
         self._own_thread = threading.Thread(target=self._run, name="trident-lifecycle", daemon=True)
 
@@ -124,6 +126,16 @@ class Lifecycle:
     def has_repositories(self) -> bool:
         """True if all repositories could be read at start. If not, no model will ever be loaded."""
         return self._has_repositories
+
+    def meets_readiness(self) -> bool:
+        """Return whether the models are as the rule of the options demands, once the start has ended."""
+        rule, models = self._options.readiness, self.models.all()
+        if rule is Readiness.STARTED:
+            return True
+        if rule is Readiness.STRICT:
+            return all(model.is_ready and not model.trouble for model in models)
+        unfound = self._unfound.difference(model.key.name for model in models if model.serving)
+        return not unfound and all(not model.required or (model.serving and not model.trouble) for model in models)
 
     def repository_names(self) -> dict[ModelKey, str]:
         """Every model directory, with why it cannot be loaded, or "". Blocks on storage, unless they are registered."""
@@ -209,6 +221,7 @@ class Lifecycle:
         unpinned only, unless its load takes long.
         """
         self._refuse_unless_explicit()
+        self._unfound -= {name}
         if self.demand is not None:
             self.demand.unpin(name)
         leaving: list[ModelVersion] = []
@@ -368,8 +381,12 @@ class Lifecycle:
             try:
                 located += self._find(name)
             except ModelLoadFailed as error:
-                self.progress.fail(name, error.hint or error.reason)
+                self._note_unfound(name, error.hint or error.reason)
         return located
+
+    def _note_unfound(self, name: str, reason: str) -> None:
+        self._unfound |= {name}
+        self.progress.fail(name, reason)
 
     def _register(self, demand: Demand, scan: Scan, named: Sequence[str]) -> list[Located]:
         """Register all models. Returns those to load at the start, which are pinned."""
@@ -378,7 +395,7 @@ class Lifecycle:
             demand.register(one)
         _log.info("registered %d models in %.1f s", len(scan.models), time.monotonic() - began)
         for name in set(named) - {key.name for key in scan.models} - {ALL_MODELS}:
-            self.progress.fail(name, NOT_FOUND)
+            self._note_unfound(name, NOT_FOUND)
         pinned = [one for one in scan.models.values() if one.key.name in named or ALL_MODELS in named]
         for one in pinned:
             demand.pin(one.key.name)

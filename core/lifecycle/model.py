@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from trident.core.config.schema import ModelConfig, core_config
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.lifecycle.loader import ModelLoader, Prepared
-from trident.core.lifecycle.options import Readiness
 from trident.core.lifecycle.state import UNLOADED, ModelState
 from trident.core.lifecycle.version import Find, FindSteps, ModelVersion
 from trident.core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_of
@@ -581,12 +580,3 @@ def _has_failed(version: ModelVersion) -> bool:
 def _hints(versions: Iterable[ModelVersion]) -> str | None:
     """The different hints of failed loads; None without any."""
     return "; ".join(dict.fromkeys(version.hint for version in versions if version.hint)) or None
-
-
-def is_met(readiness: Readiness, models: Iterable[Model]) -> bool:
-    """Return whether the server is ready, if its start has ended."""
-    if readiness is Readiness.STARTED:
-        return True
-    if readiness is Readiness.STRICT:
-        return all(model.is_ready and not model.trouble for model in models)
-    return all(not model.required or (model.serving and not model.trouble) for model in models)

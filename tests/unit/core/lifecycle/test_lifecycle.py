@@ -86,6 +86,23 @@ def test_explicit_mode_loads_only_the_named_models(tmp_path: Path) -> None:
             assert failure(bench, "*") == polled_in_vain("*")
 
 
+@pytest.mark.parametrize("cure", ["load", "unload"])
+@pytest.mark.parametrize("mode", ["explicit", "demand"])
+def test_a_startup_model_that_no_repository_has_keeps_the_server_unready(tmp_path: Path, mode: str, cure: str) -> None:
+    write(tmp_path, "m", 1)
+    for readiness in Readiness:
+        with living(tmp_path, control_mode=mode, load_models=("m", "late"), readiness=readiness) as bench:
+            assert bench.engine.phase().failures == {"late": "model not found in any model repository"}
+            assert bench.engine.is_ready() is (readiness is not Readiness.SERVING)
+            if cure == "load":
+                write(tmp_path, "late", 1)
+                bench.load("late")
+            else:
+                bench.engine.unload_model("late", False)
+            assert bench.engine.is_ready()
+        shutil.rmtree(tmp_path / "late", ignore_errors=True)
+
+
 def test_the_wildcard_must_be_the_only_startup_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = "Wildcard model name '*' must be the ONLY startup model if specified at all."
     with explicit(tmp_path, load_models=("*", "a")) as bench:
