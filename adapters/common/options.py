@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
@@ -75,14 +76,14 @@ def at_least(lowest: int) -> Kind[int]:
     return Kind("integer", lambda text: max(lowest, INTEGER.parse(text)))
 
 
-def number(lowest: float = float("-inf")) -> Kind[float]:
-    """Finite numbers from `lowest` up."""
+def number(lowest: float = float("-inf"), highest: float = sys.float_info.max) -> Kind[float]:
+    """Finite numbers from `lowest` to `highest`."""
 
     def parse(text: str) -> float:
         if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
             raise BadValue(f"Invalid option value. Got {text}")
         value = float(text)
-        if not lowest <= value < float("inf"):
+        if not lowest <= value <= highest:
             raise BadValue(f"Provided option value is out of bound. Got {text}")
         return value
 
@@ -112,25 +113,33 @@ def checked(name: str, check: Callable[[str], object]) -> Kind[str]:
     return Kind(name, parse)
 
 
-def setting(flag: str, owner: str) -> Kind[str]:
-    """`<owner>,<name>=<value>`, or `<name>=<value>` if `owner` is empty. The value is the text itself."""
+def setting(flag: str, owner: str, *names: str) -> Kind[str]:
+    """`<owner>,<name>=<value>`, or `<name>=<value>` if `owner` is empty, with one of `names` if any. The value
+    is the text itself.
+    """
     form = f"'<{owner}>,<setting>=<value>'" if owner else "<setting>=<value>"
 
     def parse(text: str) -> str:
         rest = text.partition(",")[2] if owner else text
         if not all((text.partition(",")[0], *rest.partition("="))):
             raise BadValue(f"--{flag} option format is {form}. Got {text}")
+        name = rest.partition("=")[0]
+        if names and name not in names:
+            raise BadValue(f"there is no setting '{name}', only {', '.join(names)}")
         return text
 
     return Kind(form.strip("'"), parse)
 
 
-def pair(flag: str, first: str, second: str) -> Kind[str]:
-    """`<first>:<second>`. The value is the text itself."""
+def pair(flag: str, first: str, second: str, kind: Kind[Any]) -> Kind[str]:
+    """`<first>:<second>`, a number from 0 up and what `kind` takes. The value is the text itself."""
 
     def parse(text: str) -> str:
-        if not all(text.partition(":")):
+        left, _, right = parts = text.partition(":")
+        if not all(parts):
             raise BadValue(f"--{flag} argument requires format <{first}>:<{second}>. Found: {text}")
+        integer(0).parse(left)
+        kind.parse(right)
         return text
 
     return Kind(f"<{first}>:<{second}>", parse)

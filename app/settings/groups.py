@@ -101,6 +101,8 @@ def split_backend_setting(text: str) -> tuple[str, str, str]:
         name = f"plugin={plugin}"
     if (comma and not backend) or not (name and equals and value):
         raise BadValue(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
+    if name == "default-max-batch-size":
+        integer(0).parse(value)
     return backend, name, value
 
 
@@ -176,11 +178,14 @@ def _payload_target(text: str) -> str:
     return text
 
 
-def _sample(text: str) -> float:
-    part = number(0).parse(text)
-    if part > 1:
-        raise BadValue(f"invalid argument for --payload-log-sample: '{text}' is not from 0 to 1")
-    return part
+_LATENCIES = ("counter_latencies", "histogram_latencies", "summary_latencies")
+_METRICS_SETTING = setting("metrics-config", "", *_LATENCIES, "summary_quantiles")
+
+
+def _metrics_setting(text: str) -> str:
+    """One value of --metrics-config, with `true` or `false` for a boolean. Raises BadValue."""
+    name, _, value = _METRICS_SETTING.parse(text).partition("=")
+    return f"{name}={str(BOOLEAN.parse(value)).lower()}" if name in _LATENCIES else text
 
 
 _CACHE_FORM = "<cache name>,<setting>=<value>"
@@ -466,7 +471,7 @@ class MetricsSettings:
     http_metrics: bool = option(False, BOOLEAN,
         "Serve the metrics at /metrics of the HTTP port, too, where inference gateways read them.", own=True)
     metrics_interval_ms: float = option(2000.0, number(1), "Milliseconds between two readings of the hardware.")
-    metrics_config: tuple[str, ...] = repeated(setting("metrics-config", ""),
+    metrics_config: tuple[str, ...] = repeated(Kind("<setting>=<value>", _metrics_setting),
         "counter_latencies=false leaves out durations and keeps model counters at 0; "
         "histogram_latencies=true adds histograms, summary_latencies=true quantiles of the last "
         "minute, which summary_quantiles names, as in 0.5:0.05,0.99:0.001.")
@@ -641,7 +646,7 @@ class PayloadLogSettings:
         FOLDER.paths),
         "Write requests and their responses: as JSON Lines to a folder or an object store, or as KServe's "
         "CloudEvents to an HTTP collector. What it does not take fast enough is dropped and counted.", own=True)
-    payload_log_sample: float = option(1.0, Kind("number", _sample),
+    payload_log_sample: float = option(1.0, number(0, 1),
         "Part of the requests that is recorded, from 0 to 1.", own=True)
     payload_log_max_bytes: int = option(1048576, integer(0, INT32_MAX),
         "Bytes of the tensors of a request that are recorded, and as many of its responses; larger ones are "
@@ -672,10 +677,12 @@ def _unused(section: str, *rows: Option) -> tuple[Option, ...]:
     return tuple(row.placed(section, row.flag) for row in rows)
 
 
+_BYTES = integer(0, INT64_MAX)
+
 # tritonserver's options that are checked and change nothing here.
 UNUSED_OPTIONS = (
     *_unused("Model repository",
-        Option(flag="model-load-gpu-limit", kind=pair("model-load-gpu-limit", "device id", "fraction"),
+        Option(flag="model-load-gpu-limit", kind=pair("model-load-gpu-limit", "device id", "fraction", number(0, 1)),
             repeatable=True),
         Option(flag="enable-peer-access", kind=BOOLEAN),
         Option(flag="repoagent-directory", kind=FOLDER)),
@@ -686,10 +693,11 @@ UNUSED_OPTIONS = (
     *_unused("Memory, devices",
         Option(flag="cache-directory", kind=FOLDER),
         Option(flag="pinned-memory-pool-byte-size", kind=INTEGER64),
-        Option(flag="cuda-memory-pool-byte-size", kind=pair("cuda-memory-pool-byte-size", "device id", "bytes"),
+        Option(flag="cuda-memory-pool-byte-size", kind=pair("cuda-memory-pool-byte-size", "device id", "bytes", _BYTES),
             repeatable=True),
-        Option(flag="cuda-virtual-address-size", kind=pair("cuda-virtual-address-size", "device id", "bytes"),
+        Option(flag="cuda-virtual-address-size", kind=pair("cuda-virtual-address-size", "device id", "bytes", _BYTES),
             repeatable=True),
         Option(flag="buffer-manager-thread-count", kind=INTEGER),
-        Option(flag="host-policy", kind=setting("host-policy", "policy name"), repeatable=True)),
+        Option(flag="host-policy", kind=setting("host-policy", "policy name", "numa-node", "cpu-cores"),
+            repeatable=True)),
 )

@@ -416,6 +416,9 @@ def _check_ports(settings: ServerSettings) -> None:
         raise BadOption(
             "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to serve."
         )
+    for flag, address in (("--http-address", settings.http_address), ("--metrics-address", settings.metrics_address)):
+        if is_unix(address):
+            raise BadOption.of(flag, "it is an address of the network: only --grpc-address may be a Unix socket")
     for platform in PLATFORMS:
         # A port that a person named is closed only because nothing switches it on or off.
         source = settings.sources.get(platform.port)
@@ -565,6 +568,8 @@ def _warnings(settings: ServerSettings) -> Iterator[str]:
     if settings.auth_token_file and settings.open_platforms:
         names = " and ".join(each.title for each in settings.open_platforms)
         yield f"--auth-token-file is for the HTTP and gRPC ports: on the port of {names} the platform says who may call"
+    if settings.rate_limit_resource and settings.rate_limit == "off":
+        yield "without --rate-limit=execution_count, --rate-limit-resource has no effect"
     if settings.trace_config:
         given = overridden_trace_options(settings)
         yield from (f"Warning: '{flag}' is overridden by '--trace-config'." for flag in given)

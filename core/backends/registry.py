@@ -8,6 +8,7 @@ Source: docs/spec/repository.md section 1.2.
 from __future__ import annotations
 
 import difflib
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,30 +26,42 @@ from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, NotInstalled, installation
 
+_log = logging.getLogger("trident.backends")
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
     """A backend of this installation: `make`, in a module of this package, makes it of its settings. `extra` is the
-    extra of this distribution that installs the framework, `runtimes` what `runtime` may say besides the name of
-    Triton's library.
+    extra of this distribution that installs the framework, `settings` are those that it reads of --backend-config,
+    `runtimes` what `runtime` may say besides the name of Triton's library.
     """
 
     module: str
     make: str
     extra: str
+    settings: tuple[str, ...] = ()
     runtimes: tuple[str, ...] = ()
 
 
+_ONNX_RUNTIME = ("enable-global-threadpool", "intra_op_thread_count", "inter_op_thread_count", "plugin")
+_PROCESSES = (
+    "environment-cache-directory",
+    "install-requirements",
+    "shared-memory-byte-size",
+    "strict-outputs",
+    "stub-timeout-seconds",
+)
+
 BUILT_IN: Mapping[str, BuiltIn] = {
     "fil": BuiltIn("fil", "FilBackend", "trees"),
-    "genai": BuiltIn("genai", "GenaiBackend", "genai"),
-    "onnxruntime": BuiltIn("onnxruntime.backend", "OnnxRuntimeBackend", "cpu"),
+    "genai": BuiltIn("genai", "GenaiBackend", "genai", _PROCESSES),
+    "onnxruntime": BuiltIn("onnxruntime.backend", "OnnxRuntimeBackend", "cpu", _ONNX_RUNTIME),
     "openvino": BuiltIn("openvino.backend", "OpenVinoBackend", "openvino"),
-    "python": BuiltIn("python.backend", "PythonBackend", "cpu"),
-    "pytorch": BuiltIn("pytorch.backend", "PyTorchBackend", "torch", ("model.py",)),
-    "tensorflow": BuiltIn("tensorflow", "TensorFlowBackend", "tensorflow"),
-    "tensorrt": BuiltIn("tensorrt.backend", "TensorRtBackend", "tensorrt"),
-    "text": BuiltIn("text.backend", "TextBackend", "text"),
+    "python": BuiltIn("python.backend", "PythonBackend", "cpu", _PROCESSES),
+    "pytorch": BuiltIn("pytorch.backend", "PyTorchBackend", "torch", _PROCESSES, ("model.py",)),
+    "tensorflow": BuiltIn("tensorflow", "TensorFlowBackend", "tensorflow", _PROCESSES),
+    "tensorrt": BuiltIn("tensorrt.backend", "TensorRtBackend", "tensorrt", ("plugins", "version-compatible")),
+    "text": BuiltIn("text.backend", "TextBackend", "text", _ONNX_RUNTIME),
 }
 
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
@@ -126,6 +139,8 @@ class BackendRegistry:
         self._makers = installed_backends() if makers is None else makers
         self._making = threading.Lock()
         self._made: dict[str, Backend] = {}
+        if unread := list(self._unread_settings()):
+            _log.warning("without effect here: %s", ", ".join(unread))
 
     def find(self, config: ModelConfig) -> Backend:
         """The backend that `config` names. Raises ConfigInvalid, and ModelLoadFailed if it cannot be imported.
@@ -206,6 +221,19 @@ class BackendRegistry:
             return None
         file = Path(directory, name, _PYTHON_FILE).absolute()
         return file if file.is_file() else None
+
+    def _unread_settings(self) -> Iterator[str]:
+        """The values of --backend-config that no backend reads. One in Python that has no row reads its own."""
+        for backend, given in self._settings.items():
+            rows = [row for name, row in BUILT_IN.items() if backend in ("", name)]
+            if not rows and self._runtimes(backend):
+                continue
+            read = {DEFAULT_MAX_BATCH_SIZE, *(name for row in rows for name in row.settings)} if rows else set()
+            if not backend:
+                read.add(BACKEND_DIRECTORY)
+            for name in given:
+                if name.partition("=")[0] not in read:
+                    yield f"--backend-config={backend}{',' if backend else ''}{name}"
 
     def _settings_of(self, name: str) -> Settings:
         """The backend's own settings win over those for all; one written in Python has those of `python`, too."""

@@ -126,7 +126,7 @@ def _known(name: str, text: str, values: Sequence[str]) -> str:
 
 
 FILE = "trace_file"
-# Seen by clients, who cannot change it: passed over.
+# Seen by clients, who cannot change it but may send it back as it is.
 _SHOWN = (
     "trace_mode",
     "url",
@@ -135,11 +135,9 @@ _SHOWN = (
     "bsp_schedule_delay",
     "bsp_max_export_batch_size",
 )
-_INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
+_INTEGER = re.compile(r"\s*[+-]?[0-9]+", re.ASCII)
 _LONGEST_INTEGER = 20
-_INT32 = range(-(2**31), 2**31)
-_UINT32 = 2**32
-_RANGES = {RATE: "[ 0, 4294967295 ]", COUNT: "[ -1, 2147483647 ]", FREQUENCY: "[ 0, 4294967295 ]"}
+_RANGES = {RATE: range(2**32), COUNT: range(UNLIMITED, 2**31), FREQUENCY: range(2**32)}
 
 # Makes the texts of a level, or the text of a number, of the value that a client sent. Raises InvalidRequest.
 AsTexts = Callable[[str, object], list[str]]
@@ -156,22 +154,35 @@ def check_ready(is_ready: Callable[[], bool], model: str) -> None:
 
 
 def wanted_changes(
-    wanted: Mapping[str, object], as_texts: AsTexts, as_text: AsText, before_count: str
+    wanted: Mapping[str, object],
+    shown: Callable[[], Mapping[str, object]],
+    as_texts: AsTexts,
+    as_text: AsText,
+    before_count: str,
 ) -> dict[str, Value | None]:
     """The changes that a client wants. A value of None clears a setting. Raises InvalidRequest and Unsupported, also
     for a setting that does not exist.
 
-    `before_count` is what the protocol has between an invalid count and the text before it.
+    `shown` tells the settings as clients see them. `before_count` is what the protocol has between an invalid count and
+    the text before it.
     """
     check_names("trace setting", wanted, (*CHANGEABLE, FILE, *_SHOWN))
     if FILE in wanted:
         raise Unsupported("trace file location can not be updated through network protocol")
+    fixed = [name for name in wanted if name in _SHOWN]
+    current = shown() if fixed else {}
+    for name in fixed:
+        given = wanted[name]
+        if given is None or as_text(name, given) != current.get(name):
+            raise Unsupported(f"'{name}' can not be updated through network protocol")
     changes: dict[str, Value | None] = {}
     if LEVEL in wanted:
         given = wanted[LEVEL]
-        levels = None if given is None else _levels(as_texts(LEVEL, given))
-        if levels is not _NOTHING:
-            changes[LEVEL] = levels
+        texts = None if given is None else as_texts(LEVEL, given)
+        if texts is None:
+            changes[LEVEL] = None
+        elif texts:
+            changes[LEVEL] = _levels(texts)
     for name in (RATE, COUNT, FREQUENCY):
         if name in wanted:
             given = wanted[name]
@@ -179,34 +190,29 @@ def wanted_changes(
     return changes
 
 
-_NOTHING = ("",)
-
-
 def _levels(texts: list[str]) -> tuple[str, ...]:
-    """`_NOTHING` if the texts name no level at all."""
-    if OFF in texts:
-        if len(texts) > 1:
-            raise InvalidRequest("Expect only one trace level 'OFF' is specified")
-        return ()
-    return tuple(level for level in LEVELS if level in texts) or _NOTHING
+    if OFF in texts and len(texts) > 1:
+        raise InvalidRequest("Expect only one trace level 'OFF' is specified")
+    check_names("trace level", texts, (OFF, *LEVELS))
+    return tuple(level for level in LEVELS if level in texts)
 
 
 def _number(name: str, text: str, before_count: str) -> int:
-    """The integer at the start of `text`, as Triton reads it."""
-    found = _INTEGER.match(text)
-    if found is None:
+    if not _INTEGER.fullmatch(text):
         raise InvalidRequest(f"Unable to parse '{name}', got: {text}")
-    if len(found[1]) > _LONGEST_INTEGER or int(found[1]) not in _INT32:
-        raise InvalidRequest(f"Unable to parse '{name}', value is out of range {_RANGES[name]}, got: {text}")
-    number = int(found[1])
-    if name != COUNT:
-        return number % _UINT32
-    if number < UNLIMITED:
+    allowed = _RANGES[name]
+    number = int(text) if len(text) <= _LONGEST_INTEGER else allowed.stop
+    if number in allowed:
+        return number
+    if name == COUNT and number < UNLIMITED:
         raise InvalidRequest(f"Unable to parse '{name}'. Expecting value >= -1, got:{before_count}{text}")
-    return number
+    bounds = f"[ {allowed.start}, {allowed.stop - 1} ]"
+    raise InvalidRequest(f"Unable to parse '{name}', value is out of range {bounds}, got: {text}")
 
 
 # Source: docs/spec/http.md section 8.
+
+UNLOAD_PARAMETERS = ("unload_dependents",)
 
 
 def refuse_repository(name: str) -> None:

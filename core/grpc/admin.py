@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 from trident.core.engine.protocol import TensorMetadata
 from trident.core.errors import InvalidRequest, readable
 from trident.core.frontend.admin import (
+    UNLOAD_PARAMETERS,
     changed_settings,
     check_allowed,
     check_handle,
+    check_names,
     check_ready,
     check_region_name,
     model_statistics_json,
@@ -132,9 +134,10 @@ def load(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 
 
 def unload(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """Unload the model; answers when unloading has begun. Unknown parameters are ignored."""
+    """Unload the model; answers when unloading has begun."""
     call = parse("RepositoryModelUnloadRequest", message)
     refuse_repository(call.repository_name)
+    check_names("unload parameter", call.parameters, UNLOAD_PARAMETERS)
     parameter = call.parameters.get("unload_dependents")
     if parameter is not None and parameter.WhichOneof(_CHOICE) != "bool_param":
         raise InvalidRequest("invalid value type for 'unload_dependents' parameter, expected bool_param.")
@@ -204,7 +207,8 @@ def trace_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     if call.settings:
         # An empty list clears a setting.
         wanted = {name: list(given.value) or None for name, given in call.settings.items()}
-        run(engine.change_trace, model, wanted_changes(wanted, _as_texts, _as_one_text, " "))
+        changes = wanted_changes(wanted, lambda: run(engine.trace_settings, model), _as_texts, _as_one_text, " ")
+        run(engine.change_trace, model, changes)
     settings = {
         name: {"value": [readable(str(text)) for text in (value if isinstance(value, list) else [value])]}
         for name, value in run(engine.trace_settings, model).items()

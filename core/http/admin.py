@@ -24,9 +24,11 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
 from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerStopping
 from trident.core.frontend.admin import (
+    UNLOAD_PARAMETERS,
     changed_settings,
     check_allowed,
     check_handle,
+    check_names,
     check_ready,
     check_region_name,
     memory_usage,
@@ -253,6 +255,7 @@ def unload_model(front_end: HttpFrontEnd, environ: Environ, model: str, reposito
     """Unload the model; answers when unloading has begun."""
     refuse_repository(repository)
     parameters = _body_parameters(front_end, environ)
+    check_names("unload parameter", parameters, UNLOAD_PARAMETERS)
     dependents = boolean("unload_dependents", parameters.get("unload_dependents", False))
     front_end.bridge.run(front_end.engine.unload_model, model, dependents)
     return empty_reply(JSON)
@@ -287,7 +290,8 @@ def trace_settings(front_end: HttpFrontEnd, environ: Environ, model: str = "") -
     if environ["REQUEST_METHOD"] == "POST":
         document = read_object(environ, front_end.options.max_input_size)
         if document:
-            run(engine.change_trace, model, wanted_changes(document, _strings, string, ""))
+            changes = wanted_changes(document, lambda: run(engine.trace_settings, model), _strings, string, "")
+            run(engine.change_trace, model, changes)
     return json_reply(run(engine.trace_settings, model))
 
 

@@ -192,17 +192,17 @@ class MetricsOptions:
 
     @property
     def counter_latencies(self) -> bool:
-        """On unless the value is exactly `false`, as in Triton. Unknown names in `config` are ignored."""
+        """On unless the value is `false`."""
         return self.config.get("counter_latencies") != "false"
 
     @property
     def histogram_latencies(self) -> bool:
-        """Off unless the value is exactly `true`, as in Triton."""
+        """Off unless the value is `true`."""
         return self.config.get("histogram_latencies") == "true"
 
     @property
     def latencies(self) -> LatencyOptions:
-        """The distributions that are switched on (exactly `true`, as in Triton). Logs each invalid quantile."""
+        """The distributions that are switched on. Logs each invalid quantile."""
         quantiles = self.config.get("summary_quantiles")
         return LatencyOptions(
             histograms=self.histogram_latencies,

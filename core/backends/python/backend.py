@@ -59,14 +59,6 @@ _TIMEOUT = "stub-timeout-seconds"
 _SMALLEST_MEMORY = 1 << 20
 _DEFAULT_MEMORY = 1 << 30
 _DEFAULT_TIMEOUT_S = 30
-# Triton's settings of its own shared memory and threads.
-_WITHOUT_EFFECT = (
-    "shm-default-byte-size",
-    "shm-growth-byte-size",
-    "shm_message_queue_size",
-    "thread-pool-size",
-    "shm-region-prefix-name",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +76,6 @@ class PythonSettings:
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> PythonSettings:
         """Raises ConfigInvalid."""
-        ignored = [name for name in _WITHOUT_EFFECT if name in settings]
-        if ignored:
-            _log.warning("without effect here: %s", ", ".join(f"--backend-config=python,{name}" for name in ignored))
         memory = integer(settings.get(MEMORY_SIZE, str(_DEFAULT_MEMORY)))
         if not _SMALLEST_MEMORY <= memory <= LARGEST:
             raise ConfigInvalid(f"{MEMORY_SIZE} is {memory}, which is not between {_SMALLEST_MEMORY} and {LARGEST}")

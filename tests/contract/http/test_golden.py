@@ -42,6 +42,7 @@ OTHERWISE: dict[int, tuple[int, str]] = {
     120: (400, "must specify valid 'Infer-Header-Content-Length' in request header"),
     121: (400, "Unable to parse Inference-Header-Content-Length, got: abc"),
     127: (400, "failed to decompress the request body"),
+    164: (400, "unknown trace level 'BOGUS'"),
     165: (400, "unknown trace setting 'bogus'"),
     169: (400, "unknown log setting 'bogus'"),
     170: (400, "Unable to parse 'log_info': attempt to access JSON non-boolean as boolean"),

@@ -23,6 +23,7 @@ from trident.adapters.common.options import (
     OptionValues,
     at_least,
     choice,
+    integer,
     number,
     pair,
     setting,
@@ -44,8 +45,8 @@ def test_a_secret_is_masked_after_its_name() -> None:
 # --- kinds of values
 
 WORDS = choice("log-format", "default", "ISO8601")
-POLICY, METRIC = setting("host-policy", "policy name"), setting("metrics-config", "")
-COUNT = pair("rate-limit-resource", "name", "count")
+POLICY, METRIC = setting("host-policy", "policy name", "numa-node", "cpu-cores"), setting("metrics-config", "")
+POOL = pair("cuda-memory-pool-byte-size", "device id", "bytes", integer(0))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ COUNT = pair("rate-limit-resource", "name", "count")
         (WORDS, "iso8601", "ISO8601"),
         (POLICY, "cpu,cpu-cores=0-3", "cpu,cpu-cores=0-3"),
         (METRIC, "counter_latencies=true", "counter_latencies=true"),
-        (COUNT, "R:2:0", "R:2:0"),
+        (POOL, "0:64", "0:64"),
     ],
 )
 def test_valid_option_text_is_parsed(kind: Kind[Any], text: str, value: Any) -> None:
@@ -89,7 +90,12 @@ def test_valid_option_text_is_parsed(kind: Kind[Any], text: str, value: Any) -> 
         (WORDS, "c", "invalid argument for --log-format: 'c' is not one of default, ISO8601"),
         (POLICY, "cpu=1", "--host-policy option format is '<policy name>,<setting>=<value>'. Got cpu=1"),
         (METRIC, "latencies", "--metrics-config option format is <setting>=<value>. Got latencies"),
-        (COUNT, "R", "--rate-limit-resource argument requires format <name>:<count>. Found: R"),
+        (POLICY, "cpu,cores=1", "there is no setting 'cores', only numa-node, cpu-cores"),
+        (POOL, "64", "--cuda-memory-pool-byte-size argument requires format <device id>:<bytes>. Found: 64"),
+        (POOL, "-1:64", "Provided option value is out of bound. Got -1"),
+        (number(0, 1), "1.1", "Provided option value is out of bound. Got 1.1"),
+        (POOL, "gpu:64", "Invalid option value. Got gpu"),
+        (POOL, "0:-1", "Provided option value is out of bound. Got -1"),
     ],
 )
 def test_an_invalid_text_is_refused_with_the_reason(kind: Kind[Any], text: str, reason: str) -> None:

@@ -233,7 +233,11 @@ CACHE = "cache-config"
         ("backend-config", " a a,b ,a=b a,=b a,b= =b a=", "--backend-config option format is"),
         ("rate-limit-resource", "R R: :4 R:4: R:4:0:1 R:x R:-1 R:4:-2 R:99999999999", "--rate-limit-resource"),
         ("rate-limit", "on", "'on' is not one of execution_count, off"),
+        ("backend-config", "default-max-batch-size=x onnxruntime,default-max-batch-size=1.5", "Invalid option value"),
+        ("backend-config", "default-max-batch-size=-1", "value is out of bound"),
         ("metrics-config", "counter_latencies", "--metrics-config option format is"),
+        ("metrics-config", "latencies=true", "there is no setting 'latencies', only counter_latencies, histogram_"),
+        ("metrics-config", "summary_latencies=yes", "invalid value for bool option: yes"),
         (CACHE, "size=10", "--cache-config option format is '<cache name>,<setting>=<value>'. Got size=10"),
         (CACHE, "redis,hosts", "'<cache name>,<setting>=<value>'. Got redis,..."),
         (CACHE, "memcached,host=a", "there is no response cache 'memcached': use local,size=<bytes> or redis,"),
@@ -254,7 +258,7 @@ def test_the_log_and_the_metrics_have_their_options() -> None:
     texts = ["--metrics-config=counter_latencies=true", "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01"]
     found_metrics = settings(*texts, "--metrics-config=counter_latencies=false").metrics_settings
     assert found_metrics == {"counter_latencies": "false", "summary_quantiles": "0.5:0.05,0.9:0.01"}
-    both = settings(TRIDENT_METRICS_CONFIG="summary_latencies=true;histogram_latencies=false").metrics_settings
+    both = settings(TRIDENT_METRICS_CONFIG="summary_latencies=ON;histogram_latencies=0").metrics_settings
     assert both == {"summary_latencies": "true", "histogram_latencies": "false"}
     assert settings("--metrics-log-dimension=d1=a=b").metrics_log_dimensions == {"d1": "a=b"}
 
@@ -333,13 +337,15 @@ def read(line: str) -> ServerSettings:
         ("--model-control-mode=explicit --load-model=a --load-model=*", "'*' must be the ONLY startup model"),
         ("--model-config-name=", "Error: empty argument for --model-config-name"),
         ("--payload-log-sample=0.1", 'Bad option: "--payload-log-sample".\nit needs --payload-log'),
-        ("--payload-log-sample=2", "invalid argument for --payload-log-sample: '2' is not from 0 to 1"),
+        ("--payload-log-sample=2", "Provided option value is out of bound. Got 2"),
         ("--payload-log=/dev/null/logs", "/dev/null/logs is not a folder to which this user can write"),
         ("--payload-log=https://user:s3cret@host/", "expected http[s]://host[:port][/path], without credentials"),
         ("--payload-log=ftp://host/logs", "unknown storage ftp:// in a payload log; give a folder, s3://, gs://"),
         ("--single-model=", 'Bad option: "--single-model".\nthe model\'s name is missing'),
         ("--single-model=a/b", "a name with a slash or a NUL cannot be the name of a model"),
         ("--single-model=a --model-repository=/other", "it names the model of one repository, but several are given"),
+        ("--http-address=unix:/run/a", 'Bad option: "--http-address".\nit is an address of the network: only --grpc-'),
+        ("--metrics-address=unix:/run/a", 'Bad option: "--metrics-address".\nit is an address of the network: only'),
         ("--http-port=0", "cannot listen to HTTP requests at port 0: choose the port that clients use"),
         ("--http-max-input-size=-1", "Error: --http-max-input-size must be greater than 0."),
         ("--http-port=8002", "listen to HTTP requests and metrics requests at the same address and port 0.0.0.0:8002"),
@@ -434,6 +440,7 @@ FILES = "--{0}-server-cert=/a --{0}-server-key=/b"
         ("--disable-auto-complete-config --strict-model-config=false", [DEPRECATED, "is overridden by"]),
         (FILES.format("grpc"), ["without --grpc-use-ssl=true the gRPC port has no TLS, and --grpc-server-cert, --gr"]),
         (FILES.format("http"), ["without --http-use-ssl=true the HTTP port has no TLS, and --http-server-cert, --ht"]),
+        ("--rate-limit-resource=R:1", ["without --rate-limit=execution_count, --rate-limit-resource has no effect"]),
         ("--trace-rate=2 --trace-count=3 --trace-config=rate=9", ["'--trace-rate' is overridden by '--trace-config'"]),
     ],
 )

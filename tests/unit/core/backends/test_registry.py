@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.core.lifecycle.lifecycle_bench import FakeBackend
 from trident.core.backends.backend import Backend
-from trident.core.backends.registry import BackendRegistry
+from trident.core.backends.registry import BackendRegistry, installed_backends
 from trident.core.config.autocomplete import CpuInstead
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid
@@ -106,3 +106,26 @@ def test_backend_in_python_has_the_settings_of_python_and_its_own(tmp_path: Path
     with pytest.raises(ConfigInvalid, match="stub-timeout-seconds"):
         BackendRegistry(settings).find(config_of("mine"))
     BackendRegistry({**settings, "mine": {"stub-timeout-seconds": "1"}}).find(config_of("mine"))
+
+
+def test_settings_that_no_backend_reads_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "mine" / "model.py"
+    file.parent.mkdir()
+    file.touch()
+    read = {
+        "": {"backend-directory": str(tmp_path), "default-max-batch-size": "8", "stub-timeout-seconds": "30"},
+        "onnxruntime": {"plugin=webgpu": "/lib.so", "enable-global-threadpool": "1", "default-max-batch-size": "2"},
+        "mine": {"any": "1"},
+        "made": {"any": "1"},
+    }
+    BackendRegistry(read, makers={"made": MadeBackend, **installed_backends()})
+    assert caplog.messages == []
+    unread = {
+        "": {"version": "2"},
+        "python": {"shm-growth-byte-size": "1048576", "stub-timeout-seconds": "30"},
+        "tensorflow": {"version": "2"},
+        "tensorlow": {"default-max-batch-size": "8"},
+    }
+    BackendRegistry(unread)
+    names = ["version", "python,shm-growth-byte-size", "tensorflow,version", "tensorlow,default-max-batch-size"]
+    assert caplog.messages == [f"without effect here: {', '.join(f'--backend-config={name}' for name in names)}"]

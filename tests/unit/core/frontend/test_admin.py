@@ -100,22 +100,19 @@ def text(name: str, value: object) -> str:
 
 
 def changes(**wanted: Any) -> dict[str, Any]:
-    return wanted_changes(wanted, texts, text, " ")
+    return wanted_changes(wanted, lambda: {"trace_mode": "triton"}, texts, text, " ")
 
 
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
         ({}, {}),
-        ({"trace_mode": "opentelemetry"}, {}),
+        ({"trace_mode": "triton"}, {}),
         ({"trace_level": ["TENSORS", "TIMESTAMPS"]}, {"trace_level": ("TIMESTAMPS", "TENSORS")}),
-        ({"trace_level": ["TENSORS", "timestamps"]}, {"trace_level": ("TENSORS",)}),
-        ({"trace_level": ["nothing"]}, {}),
         ({"trace_level": []}, {}),
         ({"trace_level": ["OFF"]}, {"trace_level": ()}),
         ({"trace_level": None, "trace_rate": None}, {"trace_level": None, "trace_rate": None}),
-        ({"trace_rate": "12abc", "log_frequency": " +3"}, {"trace_rate": 12, "log_frequency": 3}),
-        ({"trace_rate": "-1"}, {"trace_rate": 4294967295}),
+        ({"trace_rate": "4294967295", "log_frequency": " +3"}, {"trace_rate": 4294967295, "log_frequency": 3}),
         ({"trace_count": "-1"}, {"trace_count": -1}),
     ],
 )
@@ -128,7 +125,19 @@ def test_trace_changes_are_parsed(wanted: dict[str, Any], found: dict[str, Any])
     [
         ({"trace_file": None}, "trace file location can not be updated through network protocol", Unsupported),
         ({"trace_level": ["OFF", "TENSORS"]}, "Expect only one trace level 'OFF' is specified", InvalidRequest),
-        ({"trace_rate": "x"}, "Unable to parse 'trace_rate', got: x", InvalidRequest),
+        ({"trace_mode": "opentelemetry"}, "'trace_mode' can not be updated through network protocol", Unsupported),
+        ({"url": None}, "'url' can not be updated through network protocol", Unsupported),
+        (
+            {"trace_level": ["TENSORS", "timestamps"]},
+            "unknown trace level 'timestamps'",
+            InvalidRequest,
+        ),
+        ({"trace_rate": "12abc"}, "Unable to parse 'trace_rate', got: 12abc", InvalidRequest),
+        (
+            {"log_frequency": "-1"},
+            "Unable to parse 'log_frequency', value is out of range [ 0, 4294967295 ], got: -1",
+            InvalidRequest,
+        ),
         (
             {"trace_rate": "10000000000"},
             "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 10000000000",

@@ -340,16 +340,6 @@ def test_requirements_that_may_not_be_installed_are_reported(
     assert not cache.exists()
 
 
-def test_settings_of_tritons_shared_memory_are_accepted_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "trident"):
-        PythonSettings.read({"shm-growth-byte-size": "1048576", "shm-region-prefix-name": "mine"})
-    (record,) = caplog.records
-    assert record.getMessage() == (
-        "without effect here: --backend-config=python,shm-growth-byte-size, "
-        "--backend-config=python,shm-region-prefix-name"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
