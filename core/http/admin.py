@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from prometheus_client import CollectorRegistry, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -225,6 +225,9 @@ def _entry(entry: IndexEntry) -> dict[str, Any]:
 def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Load the model; answers when it serves, or with the parameter `soon` at once."""
     refuse_repository(repository)
+    if "%" in model:  # it is encoded, unless a repository has a model of that name
+        index = front_end.bridge.run_long(front_end.engine.repository_index, False)
+        model = model if any(each.name == model for each in index) else unquote(model)
     given = _body_parameters(front_end, environ)
     if boolean("soon", given.pop("soon", False)):
         if given:

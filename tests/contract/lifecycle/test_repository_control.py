@@ -104,6 +104,18 @@ def test_client_loads_and_unloads_a_model(server: ServerProcess, client: Any, mo
     assert client.infer(model.name, ones()).as_numpy("OUTPUT0").tolist() == [[2.0] * WIDTH]
 
 
+@pytest.mark.parametrize("name", ["模型 a.b", "a%20b"])
+def test_client_controls_a_model_whose_name_is_encoded_in_paths(server: ServerProcess, client: Any, name: str) -> None:
+    add_scaled(server.repository, name, 2.0)
+    given = {"config": OVERRIDE, "files": {"file:1/model.onnx": scaled(3.0).SerializeToString()}}
+    for factor, parameters in ((2.0, {}), (3.0, given)):
+        client.load_model(name, **parameters)
+        assert client.is_model_ready(name)
+        assert client.infer(name, ones()).as_numpy("OUTPUT0").tolist() == [[factor] * WIDTH]
+        client.unload_model(name)
+        until(lambda: index(server, name) == [GONE], "not unloaded")
+
+
 def test_given_configuration_lasts_until_the_unload(server: ServerProcess, client: Any, model: Path) -> None:
     client.load_model(model.name)
     client.load_model(model.name, config=OVERRIDE)
