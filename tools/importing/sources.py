@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -244,15 +245,14 @@ def _code_of(path: Path) -> str:
             return name
         if not each.is_file():
             continue
-        found = ""
-        if zipfile.is_zipfile(each):
-            found = _code_in(each)
-        elif each.stem == "saved_model":
-            found = _operations_on_files(each.parent)
+        # A file may be several of these.
+        found = _code_in(each) if _may_be_archive(each) else ""
+        if each.stem == "saved_model":
+            found = found or _operations_on_files(each.parent)
         elif is_tensorflow or each.suffix == ".graphdef":
-            found = _on_files(operations_in_graph(each))
+            found = found or _on_files(operations_in_graph(each))
         elif each.name == _GENAI:
-            found = _genai_code(each)
+            found = found or _genai_code(each)
         if found:
             return f"{name}: {found}"
     return ""
@@ -397,18 +397,44 @@ def _code_in(path: Path) -> str:
     files; "" without one. Raises InvalidRequest for one that cannot be read here: PyTorch may read it all the same."""
     try:
         with zipfile.ZipFile(path) as archive:
+            _check_table(archive, path)
             # PyTorch finds members in whatever case they are written, and one of two with the same name.
-            members = [(each.filename.lower(), each) for each in archive.infolist()]
+            members = [(each.orig_filename.lower(), each) for each in archive.infolist()]
             for name, each in members:
                 if name.endswith(_CODE[1:]):
                     return each.filename
                 if name.endswith("archive_format"):
                     return _PACKAGE
-                if name.endswith(".py") and (call := _CALLS.search(member_of(archive, each))):
+                # It takes a name to end before a NUL.
+                is_text = name.endswith(".py") or ("/code/" in name and "." not in name.rpartition("/")[2])
+                if is_text and (call := _CALLS.search(member_of(archive, each))):
                     return f"{each.filename}: {call[0].decode()}"
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
         raise InvalidRequest(f"{path.name} is an archive that cannot be read: {error}") from error
     return ""
+
+
+def _check_table(archive: zipfile.ZipFile, path: Path) -> None:
+    """Raise BadZipFile unless the table of contents is where the end of the archive says, with nothing after that.
+    PyTorch looks there, and Python just before the end, where another table may be."""
+    size = _ENDS + len(archive.comment)
+    ends, at = _end_of(path, size).rjust(size, b"\0"), path.stat().st_size - size
+    signature, offset, comment = struct.unpack("<4s12xLH", ends[76:98])
+    is_there = signature == b"PK\5\6" and comment == len(archive.comment)
+    if ends[56:60] == b"PK\6\7":  # of a large archive
+        is_there &= ends[:4] == b"PK\6\6" and struct.unpack("<Q", ends[64:72])[0] == at
+        (offset,) = struct.unpack("<Q", ends[48:56])
+    if not is_there or offset != archive.start_dir:
+        raise zipfile.BadZipFile("its table of contents is not where its end says")
+
+
+# The bytes of the ends that PyTorch writes: a large archive's record (56), where that is (20), and the small one (22).
+_ENDS = 98
+
+
+def _may_be_archive(path: Path) -> bool:
+    """True for a file that PyTorch may read as an archive, even if Python does not."""
+    return b"PK\5\6" in _end_of(path, (1 << 16) + _ENDS)
 
 
 def member_of(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
@@ -807,9 +833,10 @@ def _torchserve(path: Path, options: Options) -> Plan:
     if handler not in _HANDLERS and not (folder / f"{handler}.py").is_file():
         raise InvalidRequest(f"{path.name} lacks its handler {handler}", hint="pack it again")
     names = sorted(each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file())
+    serialized = model.get("serializedFile")
     code = [name for name in names if name.endswith(_CODE)]
     for name in names:
-        if zipfile.is_zipfile(folder / name) and (found := _code_in(folder / name)):
+        if _may_be_archive(folder / name) and (found := _code_in(folder / name)):
             check_trust(path, options, f"has code of its author ({name}: {found})")
     notes = ["a request is what TorchServe took as a body, in the input data, and the answer its body as text"]
     files = {"1/archive": folder}
@@ -817,9 +844,11 @@ def _torchserve(path: Path, options: Options) -> Plan:
         check_trust(path, options, f"has code of its author ({', '.join(code)})")
     elif code and not options.trust_pickle:
         # Its handler is TorchServe's: what else there is could only take the place of modules that it imports.
-        wanted = [_MANIFEST, str(model.get("serializedFile", "")), "index_to_name.json"]
+        wanted = [_MANIFEST, serialized, "index_to_name.json"]
         files = {f"1/archive/{name}": folder / name for name in wanted if name in names and name not in code}
         notes.append(f"code of its author is left out ({', '.join(code)}): --trust-pickle takes it")
+    if serialized and serialized not in names:
+        raise InvalidRequest(f"{path.name} lacks its file {serialized}", hint="pack it again")
     return Plan(
         what=f"a TorchServe archive with the handler {handler}, as a Python model",
         files={**files, **_file("model.py", MODELS / "torchserve.py")},

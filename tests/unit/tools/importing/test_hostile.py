@@ -9,6 +9,8 @@ import io
 import json
 import os
 import pickle
+import shutil
+import struct
 import subprocess
 import sys
 import zipfile
@@ -201,6 +203,37 @@ def unreadable(folder: Path) -> Path:
     return path
 
 
+def two_tables(folder: Path) -> Path:
+    """The end of the archive names a table of contents with the code, and another one is just before the end."""
+    path = torch_archive("m.pt", "code/__torch__.py", "torch.save(x, 'f')")(folder)
+    content = path.read_bytes()
+    end = content.rindex(b"PK\5\6")
+    first = content.index(b"PK\1\2")
+    table = content[first : content.index(b"PK\1\2", first + 1)]
+    path.write_bytes(
+        content[:end] + table + content[end : end + 12] + struct.pack("<L", len(table)) + content[end + 16 :]
+    )
+    return path
+
+
+def after_its_end(folder: Path) -> Path:
+    """PyTorch finds the end of this archive, and Python does not."""
+    model = triton('platform: "pytorch_libtorch"')(folder)
+    script = torch_archive("m.pt", "code/__torch__.py", "torch.save(x, 'f')")(folder)
+    (model / "1" / "model.pt").write_bytes(script.read_bytes() + b"PK\5\6")
+    return model
+
+
+def graph_and_archive(folder: Path) -> Path:
+    """An empty archive in a field that TensorFlow passes over."""
+    model = triton('platform: "tensorflow_savedmodel"')(folder)
+    inner = shutil.copytree(saved_model("WriteFile")(folder), model / "1" / "model.savedmodel")
+    with (inner / "saved_model.pb").open("ab") as file:
+        file.write(b"\x7a\x16")
+    zipfile.ZipFile(inner / "saved_model.pb", "a").close()
+    return model
+
+
 def pipe(folder: Path) -> Path:
     model = triton("")(folder)
     os.mkfifo(model / "1" / "weights.pt")
@@ -238,6 +271,13 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "TorchScript that writes": (torch_archive("m.pt", "code/__torch__.py", "torch.save(x, 'f')"), TRUSTED),
     "TorchScript that maps a file": (torch_archive("m.pt", "code/__torch__.py", "torch. from_file ('f')"), TRUSTED),
     "TorchScript in capitals": (torch_archive("m.pt", "CODE/__TORCH__.PY", "torch.save(x, 'f')"), TRUSTED),
+    "TorchScript in a file without a suffix": (
+        torch_archive("m.pt", "code/__torch__/m\0.py", "torch.save(x)"),
+        TRUSTED,
+    ),
+    "TorchScript with two tables of contents": (two_tables, "is an archive that cannot be read"),
+    "Triton with TorchScript that only PyTorch reads": (after_its_end, "is an archive that cannot be read"),
+    "Triton with a graph that is an archive, too": (graph_and_archive, TRUSTED),
     "TorchScript in an archive that cannot be read": (unreadable, "is an archive that cannot be read"),
     "TorchScript with a text of a gigabyte": (
         torch_archive("m.pt", "code/__torch__.py", " " * (65 << 20)),
@@ -285,6 +325,10 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "SavedModel in another file": (beside_saved_model("saved_model.pbtxt"), TRUSTED),
     "TorchServe with a handler": (archive(handled("h.py"), h__py=MARK.encode()), TRUSTED),
     "TorchServe with a TorchScript that writes": (script_in_archive, TRUSTED),
+    "TorchServe with a file out of it": (
+        archive({"model": {"handler": "base_handler", "serializedFile": "../../m.pt"}}),
+        "lacks its file ../../m.pt",
+    ),
     "TorchServe with a manifest that is not JSON": (archive("[" * 10000), "without a model with its handler"),
     "TorchServe with a manifest of another form": (archive({"model": "m"}), "without a model with its handler"),
     "TorchServe with a manifest of a gigabyte": (archive(" " * (65 << 20)), "has 68157440 bytes, and may have"),
