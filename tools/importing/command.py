@@ -166,9 +166,9 @@ def _make(
         try:
             build(plan, folder, options.scratch, link=values[_LINK.flag])
         except OSError as error:
-            raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
+            raise InvalidRequest(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
         is_run = is_dry or not values[_NO_RUN.flag]
-        if is_run and (folder / "requirements.txt").is_file():
+        if is_run and (folder / "requirements.txt").is_file() and any(folder.glob("*/model.py")):
             say("its environment is made by pip, unless it was before, which takes a minute")
         if is_run or plan.is_small_batched:
             found = check(folder, name, plan, backends)

@@ -129,6 +129,9 @@ def _without_links_out(plan: Plan, path: Path, options: Options) -> Plan:
             real = os.path.realpath(each)
             if each != path and not any(Path(real).is_relative_to(place) for place in allowed):
                 check_trust(each, options, f"is a link to {real}, which is not in {folder}")
+            if each != path and each.is_symlink() and each.is_dir():
+                # A few of them may lead to each other without an end.
+                check_trust(each, options, "is a link to a folder")
             if not each.is_file() and not each.is_dir():
                 raise InvalidRequest(f"{each} is neither a file nor a folder", hint="leave it out of the source")
     return plan

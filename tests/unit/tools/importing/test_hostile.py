@@ -247,6 +247,13 @@ def linked(folder: Path) -> Path:
     return model
 
 
+def linked_to_itself(folder: Path) -> Path:
+    model = triton("")(folder)
+    for name in ("a", "b"):
+        (model / "1" / name).symlink_to(model)
+    return model
+
+
 def linked_folder(folder: Path) -> Path:
     model = write_folder(folder / "hub")
     (folder / "secret").write_bytes(bytes(48))
@@ -334,6 +341,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "TorchServe with a manifest of a gigabyte": (archive(" " * (65 << 20)), "has 68157440 bytes, and may have"),
     "weights by a link": (linked, TRUSTED),
     "a folder with a link": (linked_folder, TRUSTED),
+    "a folder with links to itself": (linked_to_itself, "is a link to a folder: "),
     "weights above the folder": (outside("../secret"), REFUSED),
     "weights by a whole path": (outside("{}/secret"), REFUSED),
 }
