@@ -20,7 +20,7 @@ from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.backends.text.folder import TaskName
 from trident.core.backends.text.tasks import TASKS
-from trident.core.http import completions
+from trident.core.http import completions, text_generation
 from trident.core.http.text_routes import COUNTS, EMBEDDING, LABELS, MEMBERS, NEUTRAL, PIPELINE, SCORES
 from trident.core.inference.pending_request import CancelCause
 from trident.core.lifecycle.demand import Reason
@@ -128,9 +128,11 @@ def _members() -> str:
             ", ".join(f"`{name}` ({_json(value)})" for name, value in sorted(options["_UNSUPPORTED"].items())),
         )
     )
-    names = _quoted({*completions.GENERATION, *completions.GENERATION_NAMES})
-    refused = f"{_quoted(completions.ONLY_AS_INPUT)}, unless the model has such an input"
-    rows.append(("pipeline `text-generation`", f"`inputs`, `model`, {names}, and the options of the model", refused))
+    names = _quoted({*text_generation.MEMBERS, *text_generation.NAMES})
+    refused = f"{_quoted(text_generation.ONLY_AS_INPUT)}, unless the model has such an input"
+    rows.append(
+        ("pipeline `text-generation`", f"`inputs`, `model`, `stream`, {names}, and the options of the model", refused)
+    )
     documents = ", `/v2/rerank`, `/rerank` with `documents`"
     rows += [
         (f"`{route}`{documents if 'documents' in names else ''}", _quoted(names), "")

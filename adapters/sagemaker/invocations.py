@@ -22,7 +22,7 @@ from trident.core.frontend.dataplane import one_response
 from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose
-from trident.core.http.completions import generates, invocation
+from trident.core.http.completions import generates
 from trident.core.http.dataplane import infer_body, off_hub, read_body
 from trident.core.http.payloads.inference import (
     CSV,
@@ -45,6 +45,7 @@ from trident.core.http.payloads.inference import (
 )
 from trident.core.http.payloads.tables import table_as_instances
 from trident.core.http.reply import Environ, Headers, Reply
+from trident.core.http.text_generation import invocation
 from trident.core.http.text_routes import hugging_face
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter

@@ -13,7 +13,6 @@ import time
 import uuid
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,33 +27,30 @@ from trident.core.frontend.bridge import ResponseStreams
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.http.chat import MEMBERS as CHAT_MEMBERS
 from trident.core.http.chat import chat_prompt, chosen_template
-from trident.core.http.dataplane import add_load, complete, off_hub, open_streams, run, run_many
+from trident.core.http.dataplane import add_load, complete, open_streams, run, run_many
 from trident.core.http.errors import (
-    DOCUMENTED,
     EVENT_STREAM,
     INFERENCE_KEY,
-    NO_CONSOLE,
     UNBUFFERED,
-    RouteNotFound,
     event,
 )
 from trident.core.http.front_end import HttpFrontEnd, InferenceNote
-from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
-from trident.core.http.text_routes import flag, openai_error_object, pipeline_at_the_root, read_object, ready_models
+from trident.core.http.reply import Environ, Reply, json_reply
+from trident.core.http.text_routes import flag, openai_error_object, read_object, ready_models
 from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
-from trident.core.inference.tensors import BYTES, Buffer, bytes_array
+from trident.core.inference.tensors import BYTES, bytes_array
 
 _TEXT_INPUTS = ("text_input", "prompt", "text")
-_TEXT_OUTPUTS = ("text_output", "text")
+TEXT_OUTPUTS = ("text_output", "text")
 MEMBERS: Mapping[str, frozenset[str]] = {
     "/v1/completions": frozenset({"model", "prompt", "stream", "stream_options", "n", "best_of", "user"}),
     "/v1/chat/completions": CHAT_MEMBERS
     | {"model", "stream", "stream_options", "n", "best_of", "user", "top_logprobs"},
 }
 """The members of the bodies of each route that are for this server; all others are for the model."""
-_OWN = MEMBERS["/v1/completions"] | MEMBERS["/v1/chat/completions"]
+OWN = MEMBERS["/v1/completions"] | MEMBERS["/v1/chat/completions"]
 _STREAM_OPTIONS = {"include_usage": (True, False), "include_obfuscation": (False,)}
 # Sent by huggingface_hub's InferenceClient that was given the address of a server, and no model.
 _NO_NAME = "dummy"
@@ -67,23 +63,9 @@ _OTHER_NAMES = {"stop_words": "stop", "random_seed": "seed"}
 # Inputs that ask Triton's vLLM and TensorRT-LLM models for more than the text.
 _ALWAYS_ASKED = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
 _ASKED_FOR_LOGPROBS = ("return_logprobs", "return_log_probs")
-GENERATION_NAMES = {"max_new_tokens": "max_tokens", "adapter_id": "adapter", "stop_sequences": "stop"}
-"""The names that text-generation-inference has for OpenAI's options."""
-GENERATION = frozenset({"num_return_sequences", "return_full_text", "do_sample"})
-"""Options of transformers' pipeline and of text-generation-inference that are read here."""
-ONLY_AS_INPUT = (
-    "max_length",
-    "truncate",
-    "details",
-    "decoder_input_details",
-    "watermark",
-    "top_n_tokens",
-    "typical_p",
-)
-"""Further options of these, which only a model with such an input can do."""
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """One of the two routes: the names of its objects, and the member of a choice that has the text."""
 
     route: str
@@ -97,7 +79,7 @@ class _Form(NamedTuple):
         index: int,
         text: str,
         finish: str | None,
-        logprobs: _Logprobs | None,
+        logprobs: Logprobs | None,
         *,
         is_chunk: bool,
         is_first: bool = False,
@@ -121,13 +103,18 @@ class _Form(NamedTuple):
         return {"index": index, **content, "logprobs": made, "finish_reason": finish}
 
 
-class _Candidate(NamedTuple):
-    """A token that could come at one place of the text, and its bytes. The likeliest one has rank 1."""
+class Candidate(NamedTuple):
+    """A token that could come at one place of the text, and its bytes. The likeliest one has rank 1.
 
+    Special tokens, such as that of the end, are not in the text.
+    """
+
+    id: int
     token: str
     content: bytes
     logprob: float
     rank: int
+    is_special: bool
 
     def member(self) -> dict[str, Any]:
         return {"token": self.token, "logprob": self.logprob, "bytes": list(self.content)}
@@ -154,46 +141,51 @@ class _Offsets:
         return before
 
 
-class _Logprobs:
+class Logprobs:
     """The tokens of a text with their likelihoods, and the `most` likeliest ones at each place."""
 
     def __init__(self, most: int, offsets: _Offsets) -> None:
         """`offsets` counts from the beginning of the answer."""
         self._most = most
         self._offsets = offsets
-        self._places: list[list[_Candidate]] = []
+        self.places: list[list[Candidate]] = []
 
     def add(self, text: bytes) -> None:
         """Add the JSON of a vLLM model: an object of candidates for each place, that of the text first."""
         for place in filter(None, orjson.loads(text) or ()):
-            self._places.append([_candidate(each) for each in place.values()])
+            self.places.append([_candidate(int(token), each) for token, each in place.items()])
 
     def of_chat(self) -> dict[str, Any]:
         return {
             "content": [
-                {**place[0].member(), "top_logprobs": [each.member() for each in self._likeliest(place)]}
-                for place in self._places
+                {**place[0].member(), "top_logprobs": [each.member() for each in self.likeliest(place)]}
+                for place in self._of_text()
             ]
         }
 
     def of_completion(self) -> dict[str, Any]:
+        places = self._of_text()
         return {
-            "tokens": [place[0].name for place in self._places],
-            "token_logprobs": [place[0].logprob for place in self._places],
-            "top_logprobs": [{each.name: each.logprob for each in self._likeliest(place)} for place in self._places],
-            "text_offset": [self._offsets.next(place[0].content) for place in self._places],
+            "tokens": [place[0].name for place in places],
+            "token_logprobs": [place[0].logprob for place in places],
+            "top_logprobs": [{each.name: each.logprob for each in self.likeliest(place)} for place in places],
+            "text_offset": [self._offsets.next(place[0].content) for place in places],
         }
 
-    def _likeliest(self, place: list[_Candidate]) -> list[_Candidate]:
+    def likeliest(self, place: list[Candidate]) -> list[Candidate]:
         return sorted((each for each in place if each.rank <= self._most), key=lambda each: each.rank)
 
+    def _of_text(self) -> list[list[Candidate]]:
+        return [place for place in self.places if not place[0].is_special]
 
-def _candidate(each: Mapping[str, Any]) -> _Candidate:
+
+def _candidate(token: int, each: Mapping[str, Any]) -> Candidate:
     text = each["decoded_token"] or ""
-    return _Candidate(text, bytes(each.get("bytes") or text.encode()), each["logprob"], each["rank"] or 0)
+    content = bytes(each.get("bytes") or text.encode())
+    return Candidate(token, text, content, each["logprob"], each["rank"] or 0, each.get("special") is True)
 
 
-class _Account:
+class Account:
     """The text and likelihoods of one choice so far."""
 
     def __init__(self, output: str, logprobs: int | None, tools: Tools | None = None) -> None:
@@ -228,11 +220,11 @@ class _Account:
                 self.finish_reason = "tool_calls"
         return content, calls
 
-    def begin_logprobs(self) -> _Logprobs | None:
+    def begin_logprobs(self) -> Logprobs | None:
         """Those of the text that comes."""
-        return None if self._most is None else _Logprobs(self._most, self._offsets)
+        return None if self._most is None else Logprobs(self._most, self._offsets)
 
-    def add(self, response: InferenceResponse, logprobs: _Logprobs | None) -> str:
+    def add(self, response: InferenceResponse, logprobs: Logprobs | None) -> str:
         """Note a response, and add to `logprobs`. Returns its text."""
         text = _text_of(response, self._output)
         reason = _scalar(response, "finish_reason")
@@ -250,7 +242,7 @@ class _Account:
         return text
 
 
-def _usage(accounts: Sequence[_Account], n: int) -> dict[str, int]:
+def _usage(accounts: Sequence[Account], n: int) -> dict[str, int]:
     """The tokens that the model counts, 0 if it counts none: those of a prompt once for its `n` choices."""
     prompt = sum(account.prompt_tokens for account in accounts[::n])
     completion = sum(account.completion_tokens for account in accounts)
@@ -258,137 +250,27 @@ def _usage(accounts: Sequence[_Account], n: int) -> dict[str, int]:
 
 
 # Each with the index of its choice.
-_Responses = Iterator[tuple[int, InferenceResponse]]
-_COMPLETION = _Form("/v1/completions", "text_completion", "text_completion", "cmpl", is_chat=False)
-_CHAT = _Form("/v1/chat/completions", "chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
+Responses = Iterator[tuple[int, InferenceResponse]]
+COMPLETION = Form("/v1/completions", "text_completion", "text_completion", "cmpl", is_chat=False)
+CHAT = Form("/v1/chat/completions", "chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
 
 
 def completions(front_end: HttpFrontEnd, environ: Environ, default: str = "") -> Reply:
     """OpenAI's `POST /v1/completions`. `default` is the model of a body that names none, "" for the only one."""
-    return _answer(front_end, environ, _COMPLETION, default)
+    return _answer(front_end, environ, COMPLETION, default)
 
 
 def chat_completions(front_end: HttpFrontEnd, environ: Environ, default: str = "") -> Reply:
     """OpenAI's `POST /v1/chat/completions`. `default` is the model of a body that names none, "" for the only one."""
-    return _answer(front_end, environ, _CHAT, default)
+    return _answer(front_end, environ, CHAT, default)
 
 
-def invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
-    """The answer to what containers for generation take on a platform's one route; None for another body.
-
-    That is OpenAI's `{"messages": …}` or `{"prompt": …}`, `{"inputs": "…", "parameters": {…}}` of text-generation-
-    inference, or a list of texts and of these as `instances`. Raises ServerError.
-    """
-    try:
-        asked = off_hub(front_end, len(body), orjson.loads, body)
-    except ValueError:
-        return None
-    if not isinstance(asked, dict):
-        return None
-    if "text_inputs" in asked:
-        raise InvalidRequest("'text_inputs' is not supported by models that generate", hint="send 'inputs'")
-    given = asked.get("inputs")
-    texts = given if isinstance(given, list) else [given]
-    if texts and all(isinstance(text, str) for text in texts):
-        answers = _generated(front_end, environ, model, [{**asked, "inputs": text} for text in texts], {})
-        lists = [[{"generated_text": text} for text in each] for each in answers]
-        return json_reply(lists if isinstance(given, list) else lists[0])
-    instances = asked.get("instances") if any(name in model.spec.outputs for name in _TEXT_OUTPUTS) else None
-    if isinstance(instances, list) and instances and all(_prompt_of(each) is not None for each in instances):
-        answers = _generated(front_end, environ, model, instances, asked.get("parameters"))
-        return json_reply({"predictions": [each[0] if len(each) == 1 else each for each in answers]})
-    form = next((form for member, form in (("messages", _CHAT), ("prompt", _COMPLETION)) if member in asked), None)
-    return None if form is None else _completed(front_end, environ, form, model, asked)
-
-
-# The names of a prompt: text-generation-inference's, OpenAI's, and that of Triton's vLLM models.
-_PROMPTS = ("inputs", "prompt", "text_input")
-
-
-def _prompt_of(asked: object) -> str | None:
-    given = [asked[name] for name in _PROMPTS if name in asked] if isinstance(asked, dict) else [asked]
-    return given[0] if len(given) == 1 and isinstance(given[0], str) else None
-
-
-def _generated(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, asked: Sequence[Any], shared: object
-) -> list[list[str]]:
-    """The texts for each prompt; the options are its own, or those that all `shared`. Raises ServerError."""
-    requests, beginnings, counts = [], [], []
-    for each in asked:
-        own = each if isinstance(each, dict) else {}
-        if own.get("stream"):
-            raise InvalidRequest(
-                "'inputs' is not answered as a stream", hint="send 'prompt' or 'messages' with 'stream'"
-            )
-        options: dict[str, Any] = {}
-        members = {name: value for name, value in own.items() if name not in (*_PROMPTS, "parameters", "model")}
-        for given in (shared, members, own.get("parameters")):
-            if given is None:
-                continue
-            if not isinstance(given, dict):
-                raise InvalidRequest("'parameters' must be an object")
-            options |= given
-        options = {GENERATION_NAMES.get(name) or name: value for name, value in options.items()}
-        prompt = _prompt_of(each) or ""
-        begins, samples = flag(options, "return_full_text", False), options.get("do_sample")
-        if not flag(options, "do_sample", True):
-            options["temperature"] = 0
-            options.pop("typical_p", None)  # it chooses among samples
-        count = {"n": options.get("num_return_sequences"), "best_of": options.pop("best_of", None)}
-        options = {name: value for name, value in options.items() if name not in GENERATION}
-        if samples and model.spec.backend == GENAI:  # others sample unless the temperature is 0
-            options["do_sample"] = True
-        for name in _OWN & options.keys():
-            if options[name] and name != "user":
-                raise InvalidRequest(f"'{name}' is not supported beside 'inputs'", hint="/v1/completions takes it")
-        for name in ONLY_AS_INPUT:
-            if name not in model.spec.inputs and options.pop(name, None):
-                raise InvalidRequest(f"'{name}' is not supported by model '{model.spec.name}'")
-        counts.append(_choices_of_each(count, asked))
-        for at in range(counts[-1]):
-            beginnings.append(prompt if begins else "")
-            requests.append(_request(model.spec, prompt, _with_seed(options, at)))
-            complete(front_end, environ, requests[-1])
-    accounts = [_Account(_text_output(model.spec), None) for _ in requests]
-    found = _whole(front_end, environ, model, requests, accounts)
-    texts = iter([beginning + text for beginning, (text, _) in zip(beginnings, found, strict=True)])
-    return [list(islice(texts, count)) for count in counts]
-
-
-def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /`, where huggingface_hub's client sends whatever it asks a server: the only model that fits answers.
-
-    As for Triton, there is nothing to get; a browser is sent to the console if the server has one.
-    """
-    if environ["REQUEST_METHOD"] != "POST":
-        is_for_browser = "text/html" in (header_of(environ, "accept") or "")
-        if front_end.options.console and is_for_browser:
-            return text_reply(302, b"", TEXT, [("Location", "console")])
-        raise RouteNotFound(NO_CONSOLE if is_for_browser else DOCUMENTED)
+def _answer(front_end: HttpFrontEnd, environ: Environ, form: Form, default: str) -> Reply:
     body = read_object(front_end, environ)
-    name = body.get("model")
-    model: ServedModel | None
-    if isinstance(name, str) and name:
-        model = front_end.engine.model(name)
-    else:
-        ready = [front_end.engine.model(each) for each in ready_models(front_end)]
-        able = [each for each in ready if generates(each.spec)]
-        model = able[0] if len(able) == 1 == len(ready) else None
-    if model is not None and generates(model.spec):
-        answer = invocation(front_end, environ, model, orjson.dumps(body))
-        if answer is not None:
-            return answer
-        raise InvalidRequest("'inputs' must be a text or a list of texts")
-    return pipeline_at_the_root(front_end, environ, body)
+    return completed(front_end, environ, form, model_that_generates(front_end, body.get("model") or default), body)
 
 
-def _answer(front_end: HttpFrontEnd, environ: Environ, form: _Form, default: str) -> Reply:
-    body = read_object(front_end, environ)
-    return _completed(front_end, environ, form, _model(front_end, body.get("model") or default), body)
-
-
-def _model(front_end: HttpFrontEnd, name: object) -> ServedModel:
+def model_that_generates(front_end: HttpFrontEnd, name: object) -> ServedModel:
     """The model `name`; without a name the only one that answers a text with text, of streams first.
 
     Raises ServerError.
@@ -411,13 +293,13 @@ def _model(front_end: HttpFrontEnd, name: object) -> ServedModel:
 def generates(spec: ModelSpec) -> bool:
     """True for a model that answers a text with text. Those of the backend text answer with vectors and JSON."""
     try:
-        return bool(_text_input(spec)) and bool(_text_output(spec)) and spec.backend != TEXT_BACKEND
+        return bool(_text_input(spec)) and bool(text_output(spec)) and spec.backend != TEXT_BACKEND
     except InvalidRequest:
         return False
 
 
-def _completed(
-    front_end: HttpFrontEnd, environ: Environ, form: _Form, model: ServedModel, body: Mapping[str, Any]
+def completed(
+    front_end: HttpFrontEnd, environ: Environ, form: Form, model: ServedModel, body: Mapping[str, Any]
 ) -> Reply:
     name = model.spec.name
     _refuse_unknown(form, body)
@@ -430,23 +312,22 @@ def _completed(
             body = {**body, "guided_json": tools.guide}
     else:
         prompts = _prompts(body)
-    n = _choices_of_each(body, prompts)
+    n = choices_of_each(body, prompts)
     logprobs = _logprobs(body)
     if logprobs is not None and "logprobs" not in model.spec.outputs:
         raise InvalidRequest(f"'logprobs' is not supported by model '{name}', which has no output 'logprobs'")
-    accounts = [_Account(_text_output(model.spec), logprobs, tools) for _ in range(n * len(prompts))]
-    requests = [_request(model.spec, prompt, _with_seed(body, at)) for prompt in prompts for at in range(n)]
+    accounts = [Account(text_output(model.spec), logprobs, tools) for _ in range(n * len(prompts))]
+    requests = [request_of(model.spec, prompt, with_seed(body, at)) for prompt in prompts for at in range(n)]
     for request in requests:
         complete(front_end, environ, request)
     head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
     if flag(body, "stream", False):
-        responses = _responses(front_end, environ, model, requests)
+        responses = responses_to(front_end, environ, model, requests)
         has_usage = (body.get("stream_options") or {}).get("include_usage") is True
         chunks = _Chunks(front_end, environ, responses, form, head, accounts, n if has_usage else 0)
-        chunks.begin()
-        reply = Reply(200, [("Content-Type", EVENT_STREAM), UNBUFFERED], chunks)
+        reply = chunks.reply()
     else:
-        found = _whole(front_end, environ, model, requests, accounts)
+        found = whole_answers(front_end, environ, model, requests, accounts)
         choices = []
         for index, (account, (text, places)) in enumerate(zip(accounts, found, strict=True)):
             said, calls = account.said(text, is_end=True)
@@ -460,9 +341,9 @@ def _completed(
     return reply
 
 
-def _refuse_unknown(form: _Form, body: Mapping[str, Any]) -> None:
+def _refuse_unknown(form: Form, body: Mapping[str, Any]) -> None:
     """Raise InvalidRequest for members of the other route, and options of streams that are not known."""
-    for name in _OWN - MEMBERS[form.route]:
+    for name in OWN - MEMBERS[form.route]:
         if body.get(name) not in (None, [], {}):
             raise InvalidRequest(
                 f"'{name}' is not supported by {form.route}", hint="the other of the two routes takes it"
@@ -475,7 +356,7 @@ def _refuse_unknown(form: _Form, body: Mapping[str, Any]) -> None:
             raise InvalidRequest(f"'{name}' of 'stream_options' is not supported: leave it out")
 
 
-def _choices_of_each(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
+def choices_of_each(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
     """How many answers to each of `prompts` the client wants. Raises InvalidRequest."""
     n = 1 if (given := body.get("n")) is None else given
     if type(n) is not int or n < 1:
@@ -489,23 +370,23 @@ def _choices_of_each(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
     return n
 
 
-def _with_seed(body: Mapping[str, Any], at: int) -> Mapping[str, Any]:
+def with_seed(body: Mapping[str, Any], at: int) -> Mapping[str, Any]:
     """The options of choice `at` of a prompt. With a seed each has its own, as in vLLM."""
     seed = body.get("seed")
     return {**body, "seed": seed + at} if at and type(seed) is int else body
 
 
-def _whole(
+def whole_answers(
     front_end: HttpFrontEnd,
     environ: Environ,
     model: ServedModel,
     requests: Sequence[InferenceRequest],
-    accounts: Sequence[_Account],
-) -> list[tuple[str, _Logprobs | None]]:
+    accounts: Sequence[Account],
+) -> list[tuple[str, Logprobs | None]]:
     """The text of all responses for each choice. Raises ServerError."""
     texts: list[list[str]] = [[] for _ in accounts]
     logprobs = [account.begin_logprobs() for account in accounts]
-    responses = _responses(front_end, environ, model, requests)
+    responses = responses_to(front_end, environ, model, requests)
     try:
         for index, response in responses:
             if response.error is not None:
@@ -518,42 +399,28 @@ def _whole(
     return list(zip(map("".join, texts), logprobs, strict=True))
 
 
-class _Chunks:
-    """The events of a stream: a chunk for each response, one for the end of each choice, and `[DONE]`.
+class EventStream:
+    """The events of a stream: those of each response, and those of the end or of an error.
 
     Used by the request's thread or greenlet.
     """
 
-    def __init__(
-        self,
-        front_end: HttpFrontEnd,
-        environ: Environ,
-        responses: _Responses,
-        form: _Form,
-        head: Mapping[str, Any],
-        accounts: Sequence[_Account],
-        usage_of: int,
-    ) -> None:
-        """`usage_of`: so many choices have the same prompt, 0 if the client wants no usage."""
+    def __init__(self, front_end: HttpFrontEnd, environ: Environ, responses: Responses) -> None:
         self._front_end = front_end
         self._environ = environ
         self._responses = responses
-        self._form = form
-        self._head = head
-        self._accounts = accounts
-        self._usage_of = usage_of
         self._begun: tuple[int, InferenceResponse] | None = None
-        self._first_sent: set[int] = set()
         self._has_ended = False
 
-    def begin(self) -> None:
-        """Wait for the first response. Raises its error, so that the status can still say it."""
+    def reply(self) -> Reply:
+        """The reply, once there is a first response. Raises its error, so that the status can still say it."""
         self._begun = next(self._responses, None)
         if self._begun is not None and (error := self._begun[1].error) is not None:
             self.close()
             raise error
+        return Reply(200, [("Content-Type", EVENT_STREAM), UNBUFFERED], self)
 
-    def __iter__(self) -> _Chunks:
+    def __iter__(self) -> EventStream:
         return self
 
     def __next__(self) -> bytes:
@@ -561,29 +428,69 @@ class _Chunks:
             raise StopIteration
         try:
             while (taken := self._taken()) is not None:
-                if events := self._events(*taken):
+                index, response = taken
+                if response.error is not None:
+                    raise response.error
+                if events := self.events_of(index, response):
                     return events
         except ServerError as error:
             self._has_ended = True
             self.close()
             error.__traceback__ = None  # it refers to this frame, which refers to the response
-            return event(orjson.dumps(openai_error_object(self._front_end, self._environ, error)))
+            return self.failure(error)
         self._has_ended = True
-        usage = self._event([], usage=_usage(self._accounts, self._usage_of)) if self._usage_of else b""
-        return usage + event(b"[DONE]")
+        return self.end()
 
     def close(self) -> None:
         if isinstance(self._responses, ResponseStreams):
             self._responses.cancel()
 
+    def events_of(self, index: int, response: InferenceResponse) -> bytes:
+        """The events of a response for the choice `index`. Raises ServerError."""
+        raise NotImplementedError
+
+    def end(self) -> bytes:
+        """The events after the last response."""
+        raise NotImplementedError
+
+    def failure(self, error: ServerError) -> bytes:
+        """The last events of a stream that fails with `error`."""
+        raise NotImplementedError
+
     def _taken(self) -> tuple[int, InferenceResponse] | None:
         begun, self._begun = self._begun, None
         return begun if begun is not None else next(self._responses, None)
 
-    def _events(self, index: int, response: InferenceResponse) -> bytes:
-        """The chunks of a response for the choice `index`. Raises the ServerError of one that failed."""
-        if response.error is not None:
-            raise response.error
+
+class _Chunks(EventStream):
+    """A chunk for each response, one for the end of each choice, and `[DONE]`."""
+
+    def __init__(
+        self,
+        front_end: HttpFrontEnd,
+        environ: Environ,
+        responses: Responses,
+        form: Form,
+        head: Mapping[str, Any],
+        accounts: Sequence[Account],
+        usage_of: int,
+    ) -> None:
+        """`usage_of`: so many choices have the same prompt, 0 if the client wants no usage."""
+        super().__init__(front_end, environ, responses)
+        self._form = form
+        self._head = head
+        self._accounts = accounts
+        self._usage_of = usage_of
+        self._first_sent: set[int] = set()
+
+    def failure(self, error: ServerError) -> bytes:
+        return event(orjson.dumps(openai_error_object(self._front_end, self._environ, error)))
+
+    def end(self) -> bytes:
+        usage = self._event([], usage=_usage(self._accounts, self._usage_of)) if self._usage_of else b""
+        return usage + event(b"[DONE]")
+
+    def events_of(self, index: int, response: InferenceResponse) -> bytes:
         account, events = self._accounts[index], b""
         logprobs = account.begin_logprobs() if response.outputs else None
         text = account.add(response, logprobs) if response.outputs else ""
@@ -599,7 +506,7 @@ class _Chunks:
         index: int,
         text: str,
         finish: str | None,
-        logprobs: _Logprobs | None,
+        logprobs: Logprobs | None,
         calls: Sequence[dict[str, Any]] = (),
     ) -> bytes:
         is_first = index not in self._first_sent
@@ -623,9 +530,9 @@ class _Chunks:
         return event(orjson.dumps({**self._head, "object": self._form.chunk, "choices": choices, **members}))
 
 
-def _responses(
+def responses_to(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, requests: Sequence[InferenceRequest]
-) -> _Responses:
+) -> Responses:
     if model.spec.decoupled:
         environ[INFERENCE_KEY] = InferenceNote(model.spec.name, model.spec.version)
         return open_streams(front_end, environ, model, requests)
@@ -637,9 +544,9 @@ def _responses(
 # --- the model's tensors
 
 
-def _text_output(spec: ModelSpec) -> str:
+def text_output(spec: ModelSpec) -> str:
     texts = [each.name for each in spec.outputs.values() if each.datatype is BYTES]
-    named = [name for name in _TEXT_OUTPUTS if name in texts]
+    named = [name for name in TEXT_OUTPUTS if name in texts]
     if not named and len(texts) != 1:
         raise InvalidRequest(f"model '{spec.name}' does not answer with text: it needs a BYTES output text_output")
     return (named or texts)[0]
@@ -654,8 +561,8 @@ def _text_input(spec: ModelSpec) -> InputSpec:
     return (named or needed)[0]
 
 
-def _request(spec: ModelSpec, prompt: str | list[int], body: Mapping[str, Any]) -> InferenceRequest:
-    options = {name: value for name, value in body.items() if name not in _OWN and value is not None}
+def request_of(spec: ModelSpec, prompt: str | list[int], body: Mapping[str, Any]) -> InferenceRequest:
+    options = {name: value for name, value in body.items() if name not in OWN and value is not None}
     newer = options.pop("max_completion_tokens", None)
     if newer is not None and options.setdefault("max_tokens", newer) != newer:
         raise InvalidRequest("'max_tokens' and 'max_completion_tokens' differ: send one")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trident.core.http import admin, completions, text_routes
+from trident.core.http import admin, completions, text_generation, text_routes
 from trident.core.http.dataplane import infer
 from trident.core.http.generate import generate, generate_stream
 from trident.core.http.openapi import model_openapi, openapi
@@ -77,6 +77,9 @@ ROUTES: tuple[Route, ...] = (
     *INFERENCE,
     Route("stream", of_model("/stream"), "inference", GET, stream),
     Route("embeddings", ("/v1/embeddings",), "inference", POST, text_routes.embeddings, openai_errors=True),
+    Route("embeddings_of_infinity", ("/embeddings",), "inference", POST, text_routes.embeddings, openai_errors=True),
+    Route("v1_embed", ("/v1/embed",), "inference", POST, text_routes.embed_of_cohere),
+    Route("v2_embed", ("/v2/embed",), "inference", POST, text_routes.embed_of_cohere_2),
     Route("completions", ("/v1/completions",), "inference", POST, completions.completions, openai_errors=True),
     Route(
         "chat_completions",
@@ -98,11 +101,15 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents, openai_errors=True),
     Route("v2_rerank", ("/v2/rerank",), "inference", POST, text_routes.rerank_documents_of_cohere),
-    Route("text_root", ("/",), "inference", BOTH, completions.at_the_root, refusal_mime=TEXT, open_get=True),
+    Route("text_root", ("/",), "inference", BOTH, text_generation.at_the_root, refusal_mime=TEXT, open_get=True),
+    Route("text_generate", ("/generate",), "inference", POST, text_generation.generate),
+    Route("text_generate_stream", ("/generate_stream",), "inference", POST, text_generation.generate_stream),
     Route("text_info", ("/info",), "metadata", GET, text_routes.info),
     Route("text_similarity", ("/similarity",), "inference", POST, text_routes.similarity),
     Route("responses", ("/v1/responses",), "inference", POST, text_routes.other_apis, openai_errors=True),
     Route("messages", ("/v1/messages",), "inference", POST, text_routes.other_apis, openai_errors=True),
+    Route("v1_chat", ("/v1/chat",), "inference", POST, text_routes.other_apis),
+    Route("v2_chat", ("/v2/chat",), "inference", POST, text_routes.other_apis),
     *(
         Route(f"text_{name}", (f"/{name}",), "inference", POST, text_routes.not_here)
         for name in text_routes.NOT_SUPPORTED

@@ -1,7 +1,8 @@
 """Text models over the routes of other servers, so that the clients of those work as they are.
 
-    /v1/embeddings, /v1/models                       OpenAI
+    /v1/embeddings, /v1/models                       OpenAI; /embeddings infinity
     /v1/rerank, /v2/rerank                           Jina AI, Cohere and vLLM
+    /v1/embed, /v2/embed                             Cohere
     /embed, /rerank, /predict, /similarity, /info    text-embeddings-inference
     /                                                huggingface_hub, at the address of a server
 
@@ -52,6 +53,8 @@ _OPTIONS = "parameters"
 _CUT = frozenset({"truncate", "truncation_direction"})
 MEMBERS: Mapping[str, frozenset[str]] = {
     "/v1/embeddings": frozenset({"model", "input", "encoding_format", "dimensions", "user"}),
+    "/v1/embed": frozenset({"model", "texts", "input_type", "embedding_types", "truncate"}),
+    "/v2/embed": frozenset({"model", "texts", "input_type", "embedding_types", "truncate", "output_dimension"}),
     "/v1/rerank": frozenset({"model", "query", "documents", "top_n", "return_documents", "raw_scores", "user"}),
     "/embed": _CUT | {"model", "inputs", "normalize", "dimensions", "prompt_name"},
     "/predict": _CUT | {"model", "inputs", "raw_scores"},
@@ -127,6 +130,65 @@ def _documents_ranked(front_end: HttpFrontEnd, environ: Environ, body: dict[str,
     return json_reply(
         {"id": uuid4().hex, "object": "list", "model": model.spec.name, "usage": tokens, "results": results}
     )
+
+
+def embed_of_cohere(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """Cohere's `POST /v1/embed`: the vectors of `texts`, or with `embedding_types` several forms of them by name."""
+    return _embedded_as(front_end, environ, "1")
+
+
+def embed_of_cohere_2(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """Cohere's `POST /v2/embed`: the vectors of `texts` in the forms `embedding_types`, by name."""
+    return _embedded_as(front_end, environ, "2")
+
+
+def _embedded_as(front_end: HttpFrontEnd, environ: Environ, version: str) -> Reply:
+    body = read_object(front_end, environ)
+    _refuse_unknown(body, MEMBERS[f"/v{version}/embed"])
+    texts = _strings(_list(body, "texts"), "texts")
+    types = body.get("embedding_types")
+    names = ["float"] if types is None else _list(body, "embedding_types")
+    for name in names:
+        if not isinstance(name, str) or name not in _EMBEDDING_TYPES:
+            raise InvalidRequest(
+                f"'embedding_types' has {orjson.dumps(name).decode()}, expected some of {', '.join(_EMBEDDING_TYPES)}"
+            )
+    cut = body.get("truncate")
+    if cut is not None and (not isinstance(cut, str) or cut not in _COHERE_CUTS):
+        raise InvalidRequest(f"'truncate' must be one of {', '.join(_COHERE_CUTS)}")
+    model, given, output = _embedding_model(front_end, _name(body), texts)
+    wanted = (output, TOKENS) if TOKENS in model.spec.outputs else (output,)
+    options = _given(body, {"input_type"}) | (_COHERE_CUTS[cut] if cut is not None else {})
+    found = _run(front_end, environ, model, {given: texts}, wanted, options)
+    vectors = _as_asked(found[output], {"dimensions": body.get("output_dimension")})
+    is_plain = version == "1" and types is None
+    made: Any = vectors.tolist() if is_plain else {name: _EMBEDDING_TYPES[name](vectors) for name in names}
+    return json_reply(
+        {
+            "id": uuid4().hex,
+            "response_type": "embeddings_floats" if is_plain else "embeddings_by_type",
+            "embeddings": made,
+            "texts": texts,
+            "meta": {
+                "api_version": {"version": version},
+                "billed_units": {"input_tokens": _usage(found)["total_tokens"]},
+            },
+        }
+    )
+
+
+# Cohere's forms of vectors that follow from the vectors alone; a bit is 1 where a number is above 0.
+_EMBEDDING_TYPES: Mapping[str, Callable[[Array], list[Any]]] = {
+    "float": lambda vectors: vectors.tolist(),
+    "base64": lambda vectors: [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors],
+    "binary": lambda vectors: (np.packbits(vectors > 0, axis=1).astype(np.int16) - 128).tolist(),
+    "ubinary": lambda vectors: np.packbits(vectors > 0, axis=1).tolist(),
+}
+_COHERE_CUTS: Mapping[str, dict[str, Any]] = {
+    "NONE": {"truncate": False},
+    "START": {"truncate": True, "truncation_direction": "left"},
+    "END": {"truncate": True, "truncation_direction": "right"},
+}
 
 
 def embed(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -260,7 +322,7 @@ def pipeline_at_the_root(front_end: HttpFrontEnd, environ: Environ, body: dict[s
 
 
 def other_apis(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """OpenAI's `/v1/responses` and Anthropic's `/v1/messages`."""
+    """OpenAI's `/v1/responses`, Anthropic's `/v1/messages`, and Cohere's `/v1/chat` and `/v2/chat`."""
     raise RouteNotFound(hint=f"{environ.get('PATH_INFO')} does not exist: /v1/chat/completions takes chats")
 
 

@@ -80,10 +80,11 @@ class TritonPythonModel:
         try:
             model = og.Model(_config(folder, settings, parameters.get("intra_op_thread_count"), args))
             self._tokenizer = og.Tokenizer(model)
-            self._pieces = Pieces(os.path.join(folder, "tokenizer.json"), self._tokenizer)
         except RuntimeError as error:
             raise ModelFailed(f"ONNX Runtime GenAI {og.__version__} cannot load the folder: {error}") from error
         eos = settings["model"].get("eos_token_id", [])
+        eos = eos if isinstance(eos, list) else [eos]
+        self._pieces = Pieces(os.path.join(folder, "tokenizer.json"), self._tokenizer, eos)
         self._model = model
         self._numbers = count(1)
         self._search = settings.get("search", {})
@@ -94,7 +95,7 @@ class TritonPythonModel:
         self._decoder = Decoder(
             model,
             context=self._context,
-            eos=eos if isinstance(eos, list) else [eos],
+            eos=eos,
             pad=settings["model"].get("pad_token_id", 0),
             most_sequences=int(parameters["max_sequences"]),
             most_tokens=int(parameters["max_cache_tokens"]),
@@ -241,7 +242,10 @@ class Answer:
         self._sender.send(pb_utils.InferenceResponse(tensors), _FINAL if reason else 0)
 
     def _candidates(self, place):
-        """As vLLM models describe them: by token, that of the text first. A part of a character has its `bytes`."""
+        """As vLLM models describe them: by token, that of the text first.
+
+        A part of a character has its `bytes`. A token that is not in the text, as that of the end, is `special`.
+        """
         found = {}
         for token, logprob, rank in place:
             content = self._pieces.bytes_of(token)
@@ -249,6 +253,8 @@ class Answer:
             found[token] = {"logprob": logprob, "rank": rank, "decoded_token": text}
             if text.encode() != content:
                 found[token]["bytes"] = list(content)
+            if self._pieces.is_special(token):
+                found[token]["special"] = True
         return found
 
     def fail(self, message, code=pb_utils.TritonError.INTERNAL):
@@ -261,10 +267,15 @@ class Pieces:
     The library's tokenizer decodes whole texts: it has no space at their beginning, and no part of a character.
     """
 
-    def __init__(self, path, tokenizer):
+    def __init__(self, path, tokenizer, eos):
         self._path = path
         self._tokenizer = tokenizer
         self._vocabulary = None
+        self._special = {*eos}
+
+    def is_special(self, token):
+        """Return True for a token that is not in the text, once `bytes_of` was called."""
+        return token in self._special
 
     def bytes_of(self, token):
         if self._vocabulary is None:
@@ -279,6 +290,7 @@ class Pieces:
             vocabulary = document["model"]["vocab"]
             steps = json.dumps([document.get("decoder"), document.get("pre_tokenizer")])
             added = {each["id"]: each["content"].encode() for each in document.get("added_tokens") or ()}
+            self._special |= {each["id"] for each in document.get("added_tokens") or () if each.get("special")}
             pieces = enumerate(each for each, _ in vocabulary) if isinstance(vocabulary, list) else None
             pieces = pieces or ((token, piece) for piece, token in vocabulary.items())
             read = _of_byte_level if '"ByteLevel"' in steps else _of_sentencepiece
@@ -754,8 +766,7 @@ class Batch:
             tokens = get().tolist()
             found.append(tokens)
             for at, sequence in curious:
-                if tokens[at] not in eos:
-                    sequence.note_place(logits[at, -1], tokens[at])
+                sequence.note_place(logits[at, -1], tokens[at])
             now = clock()
             if len(found) >= most or now - begin >= seconds or arrived or not eos.isdisjoint(compress(tokens, lives)):
                 break

@@ -110,6 +110,15 @@ def _one_of(*known: str) -> Callable[[Any], str]:
 _CUTS: Mapping[str, Callable[[Any], Any]] = {"truncate": _flag, "truncation_direction": _one_of("left", "right")}
 
 
+# Cohere's kinds of texts, and what sentence-transformers calls the prompts for them.
+_INPUT_TYPES: Mapping[str, tuple[str, ...]] = {
+    "search_query": ("query",),
+    "search_document": ("document", "passage", "corpus"),
+    "classification": (),
+    "clustering": (),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TextCall:
     """The texts of an execution, `each` for an item of the batch, and the options of each text."""
@@ -236,6 +245,9 @@ class Task:
     def _prompt(self, options: Options) -> str:
         """What goes before a text, by the `prompt_name` in its options. Raises InvalidRequest."""
         name, prompts = options.get("prompt_name"), self._model.prompts
+        if name is None and prompts and (kind := options.get("input_type")):
+            known = (kind, *_INPUT_TYPES[kind])
+            name = next((each for each in known if each in prompts), kind)
         if name is None:
             return self._model.prompt
         if name not in prompts:
@@ -261,7 +273,12 @@ class Task:
 class Embedding(Task):
     """`embedding`: one vector for each text, or for each list of token ids, and `tokens`: how many tokens it has."""
 
-    options: Mapping[str, Callable[[Any], Any]] = {"prompt_name": _text, "normalize": _flag, **_CUTS}
+    options: Mapping[str, Callable[[Any], Any]] = {
+        "prompt_name": _text,
+        "input_type": _one_of(*_INPUT_TYPES),
+        "normalize": _flag,
+        **_CUTS,
+    }
 
     def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
         super().__init__(model, tokenizer, graph)

@@ -186,11 +186,11 @@ def test_an_option_that_the_model_has_as_an_input_reaches_it(client: Any) -> Non
     asked = {"model": "writer", "inputs": "cut", "parameters": {"truncate": 7}}
     root = str(client.base_url).removesuffix("/v1/")
     assert requests.post(root, json=asked).json() == [{"generated_text": "7 "}]
-    asked["parameters"] = {"details": True}
-    assert "'details' is not supported" in requests.post(root, json=asked).json()["error"]
+    asked["parameters"] = {"watermark": True}
+    assert "'watermark' is not supported" in requests.post(root, json=asked).json()["error"]
 
 
-@pytest.mark.parametrize("path", ["/responses", "/messages"])
+@pytest.mark.parametrize("path", ["/responses", "/messages", "/chat"])
 def test_unsupported_apis_list_the_supported_ones(client: Any, path: str) -> None:
     with pytest.raises(openai.NotFoundError):
         client.post(path, body={}, cast_to=object)

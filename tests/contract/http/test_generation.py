@@ -152,6 +152,50 @@ def test_likelihoods_are_those_of_the_logits(client: Any, ids: list[int], stream
             assert all(min(place.values()) == pytest.approx(chosen - 24) for place in each.top_logprobs)
 
 
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/"])
+def test_the_client_of_the_hub_gets_tokens_with_their_likelihoods(
+    server: ServerProcess, ids: list[int], path: str
+) -> None:
+    hub = InferenceClient(model=f"http://{server.address}{path}")
+    asked: dict[str, Any] = {"details": True, "stream": path != "/generate", "top_n_tokens": 1}
+    with pytest.raises(BadRequestError, match="'model' must be the name of a model"):
+        list(hub.text_generation(" ten", **asked))
+    sent = {"inputs": " ten", "model": "counter", "stream": asked["stream"], "parameters": {"details": True}}
+    found = requests.post(f"http://{server.address}{path}", json=sent)
+    if path == "/generate":
+        answer = found.json()
+        assert answer["generated_text"] == " eleven twelve"
+        tokens, details = answer["details"].pop("tokens"), answer["details"]
+        assert details == {"finish_reason": "eos_token", "generated_tokens": 3, "seed": None, "prefill": []}
+    else:
+        events = [json.loads(line.removeprefix("data: ")) for line in found.text.split("\n\n") if line]
+        tokens = [each["token"] for each in events]
+        assert [each["index"] for each in events] == [1, 2, 3]
+        assert [each["generated_text"] for each in events] == [None, None, " eleven twelve"]
+        ended = {"finish_reason": "eos_token", "generated_tokens": 3, "seed": None, "input_length": 1}
+        assert [each["details"] for each in events] == [None, None, ended]
+    assert [each["text"] for each in tokens] == [" eleven", " twelve", "<end>"]
+    assert [each["special"] for each in tokens] == [False, False, True]
+    assert [each["id"] for each in tokens] == [*ids[10:], 0]
+    assert all(each["logprob"] == pytest.approx(0, abs=1e-6) for each in tokens)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_texts_for_clients_of_text_generation_inference_end_with_what_stops_them(
+    server: ServerProcess, streams: bool
+) -> None:
+    more = {"stop": ["ele"], "return_full_text": True, "seed": 3, "top_n_tokens": 2, "details": True}
+    sent = {"inputs": " nine", "model": "counter", "parameters": more, "stream": streams}
+    found = requests.post(f"http://{server.address}/generate", json=sent).text.removesuffix("\n\n")
+    last = json.loads(found.split("\n\n")[-1].removeprefix("data: "))
+    assert last["generated_text"] == " nine ten ele"
+    assert last["details"].items() >= {"finish_reason": "stop_sequence", "generated_tokens": 2, "seed": 3}.items()
+    likeliest = last["top_tokens"] if streams else last["details"]["top_tokens"][-1]
+    assert [each["text"] for each in likeliest] == [" eleven", "<end>"]
+    guided = {**sent, "parameters": {"grammar": {"type": "regex", "value": " (one|two)"}}, "stream": False}
+    assert requests.post(f"http://{server.address}/generate", json=guided).json() == {"generated_text": " one"}
+
+
 def test_the_client_of_the_hub_chats(server: ServerProcess) -> None:
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": "three"}], "max_tokens": 2}
     hub = InferenceClient(model=f"http://{server.address}")
@@ -409,7 +453,7 @@ def test_platforms_accept_requests_for_text_generation_containers(server: Server
     asked = {"inputs": " one", "parameters": {"max_new_tokens": 2, "do_sample": False, "return_full_text": True}}
     assert requests.post(url, json=asked).json() == [{"generated_text": " one two three"}]
     several = {"inputs": [" one", " five"], "parameters": {"max_new_tokens": 4, "stop_sequences": [" seven"]}}
-    texts = [" two three four five", " six"]
+    texts = [" two three four five", " six seven"]
     assert requests.post(url, json=several).json() == [[{"generated_text": text}] for text in texts]
     greedy = {"do_sample": False, "typical_p": 0.95}  # as LangChain's client sends it
     twice = {"inputs": " one", "parameters": {"max_new_tokens": 1, "num_return_sequences": 2, **greedy}}
@@ -418,7 +462,7 @@ def test_platforms_accept_requests_for_text_generation_containers(server: Server
     assert requests.post(url, json={"inputs": " one", "parameters": sampled}).json() != [
         {"generated_text": "".join(f" {word}" for word in WORDS[1:])}
     ]
-    for name in ("details", "max_length", "ignore_eos", "tools", "n"):
+    for name in ("decoder_input_details", "max_length", "ignore_eos", "tools", "n"):
         refused = requests.post(url, json={"inputs": " one", "parameters": {name: True}})
         assert (refused.status_code, f"'{name}' is not supported" in refused.json()["error"]) == (400, True)
     chat = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +201,9 @@ DOCUMENTED = {
     "/v1/embeddings": """input dimensions encoding_format model user add_special_tokens truncate_prompt_tokens priority
         request_id mm_processor_kwargs messages normalize use_activation embed_dtype endianness cache_salt input_type
         modality task late_chunking embedding_type""",
+    "/v1/embed": "model texts images input_type embedding_types truncate",
+    "/v2/embed": """model texts images inputs input_type embedding_types truncate max_tokens output_dimension
+        priority""",
     "/v1/rerank": """query documents top_n return_documents rank_fields max_chunks_per_doc max_tokens_per_doc priority
         relevant_spans truncate truncation raw_scores truncate_prompt_tokens use_activation activation softmax
         mm_processor_kwargs add_special_tokens request_id""",
@@ -210,6 +214,8 @@ DOCUMENTED = {
 }
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"model": "embedder", "input": "cat"},
+    "/v1/embed": {"texts": ["cat"]},
+    "/v2/embed": {"texts": ["cat"]},
     "/v1/rerank": {"query": "a", "documents": ["b"]},
     "/embed": {"inputs": "cat"},
     "/predict": {"inputs": "cat", "model": "classifier"},
@@ -220,7 +226,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("route", [*MEMBERS, "/v2/rerank"])
 def test_members_that_cannot_be_honoured_are_refused_by_name(server: ServerProcess, route: str) -> None:
-    table = route.replace("v2", "v1")
+    table = route if route in MEMBERS else route.replace("v2", "v1")
     for name in sorted({*DOCUMENTED[table].split(), "nonsense"} - MEMBERS[table]):
         status, _, body = server.request("POST", route, json.dumps({**BODIES[table], name: 3}).encode())
         assert (status, f"'{name}' is not supported here" in body.decode()) == (400, True), name
@@ -237,6 +243,11 @@ def test_members_that_cannot_be_honoured_are_refused_by_name(server: ServerProce
         ("/embed", {"inputs": "cat", "truncation_direction": "up"}, 'is "up", not one of left, right'),
         ("/embed", {"inputs": "cat", "prompt_name": "none"}, "the model has no prompt 'none'"),
         ("/embed", {"inputs": "cat", "dimensions": 9}, "the model's vectors have 4"),
+        ("/v1/embed", {"texts": ["cat"], "input_type": "clustering"}, "the model has no prompt 'clustering'"),
+        ("/v1/embed", {"texts": ["cat"], "input_type": "image"}, "not one of search_query, search_document"),
+        ("/v2/embed", {"texts": ["cat"], "embedding_types": ["int8"]}, 'has "int8", expected some of float, base64'),
+        ("/v2/embed", {"texts": ["cat"], "truncate": "MIDDLE"}, "'truncate' must be one of NONE, START, END"),
+        ("/v2/embed", {"texts": ["cat " * 99], "truncate": "NONE"}, "more than the 32 tokens that the model takes"),
         ("/embed", {"inputs": "cat", "late_chunking": True}, "'late_chunking' is not supported here"),
         ("/v1/embeddings", {"input": "cat", "input_type": "query"}, "'input_type' is not supported here"),
         ("/rerank", {"query": "a", "texts": ["b"], "top_k": 1}, "'top_k' is not supported here"),
@@ -267,6 +278,28 @@ def test_options_of_embed_are_honoured(server: ServerProcess) -> None:
         np.testing.assert_allclose(vector, mean_of(f"{first} " + "cat " * 29), rtol=1e-5)
     (vector,) = server.json("POST", "/embed", {"inputs": "x", "dimensions": 2})
     assert np.linalg.norm(vector) == pytest.approx(1)
+
+
+def test_the_client_of_cohere_gets_vectors_in_several_forms(server: ServerProcess) -> None:
+    long = "dog " + "cat " * 40
+    asked = {"model": "embedder", "texts": ["cat", long], "input_type": "search_query"}
+    found = server.json("POST", "/v1/embed", {**asked, "truncate": "END"})
+    expected = [mean_of("who cat"), mean_of("who dog " + "cat " * 28)]
+    np.testing.assert_allclose(found["embeddings"], expected, rtol=1e-5)
+    assert (found["response_type"], found["texts"]) == ("embeddings_floats", asked["texts"])
+    assert found["meta"]["billed_units"]["input_tokens"] == len(ids_of("who cat")) + LONGEST
+    forms = {"truncate": "START", "embedding_types": ["float", "base64", "binary", "ubinary"]}
+    found = server.json("POST", "/v2/embed", {**asked, **forms})["embeddings"]
+    expected[1] = mean_of("cat " * 30)
+    np.testing.assert_allclose(found["float"], expected, rtol=1e-5)
+    assert [np.frombuffer(base64.b64decode(each), "<f4").tolist() for each in found["base64"]] == found["float"]
+    bits = ["".join(str(int(number > 0)) for number in vector) + "0000" for vector in expected]
+    assert found["ubinary"] == [[int(each, 2)] for each in bits]
+    assert found["binary"] == [[int(each, 2) - 128] for each in bits]
+    short = server.json("POST", "/v2/embed", {"texts": ["cat"], "output_dimension": 2, "model": "embedder"})
+    np.testing.assert_allclose(short["embeddings"]["float"], [unit(mean_of("cat")[:2])], rtol=1e-5)
+    infinity = server.json("POST", "/embeddings", {"model": "embedder", "input": ["cat"]})
+    np.testing.assert_allclose(infinity["data"][0]["embedding"], mean_of("cat"), rtol=1e-5)
 
 
 def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProcess) -> None:

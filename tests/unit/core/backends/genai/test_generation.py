@@ -124,7 +124,7 @@ def test_tokens_have_the_bytes_of_their_pieces(
 
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({"model": model, "decoder": {"type": "Sequence"}, "added_tokens": None}))
-    pieces = Pieces(path, Library())
+    pieces = Pieces(path, Library(), [])
     assert {token: pieces.bytes_of(token) for token in expected} == expected
 
 
