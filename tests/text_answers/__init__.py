@@ -196,6 +196,24 @@ ROWS: tuple[Row, ...] = (
             ("without a space before", {"add_prefix_space": False}),
         )
     ),
+    *(
+        embedder(
+            f"pieces of RemBert, {name}",
+            *("A Cat sat", "é e\u0301", "  SAD   cAr "),
+            tokenizer="pieces",
+            lowercase=False,
+            files=tokens(tokenizer_class="RemBertTokenizer", **settings),
+        )
+        for name, settings in (
+            ("as they are", {}),
+            ("lower case", {"do_lower_case": True}),
+            ("without accents", {"keep_accents": False}),
+            ("without a space before", {"add_prefix_space": False}),
+        )
+    ),
+    embedder("other tokens around a text", CAT, files=tokens(cls_token="[MASK]", sep_token="cat")),
+    embedder("tokenizer_args", "A Cat sat", files=sentence(tokenizer_args={"do_lower_case": False})),
+    embedder("processing_kwargs", MANY, files=sentence(processing_kwargs={"text": {"max_length": 4}})),
     embedder("strip_accents", "é e", files=tokens(strip_accents=False)),
     embedder("strip_accents by default", "é e"),
     embedder("truncation_side", MANY, files={**tokens(truncation_side="left"), **sentence(max_seq_length=4)}),
@@ -215,6 +233,10 @@ ROWS: tuple[Row, ...] = (
     pipeline("logits", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None, function_to_apply="none"),
     pipeline("pairs", "classifier", CLASSIFY, {"text": [CAT, MANY], "text_pair": [LONG, CAT]}, top_k=None),
     pipeline(
+        "pairs without types", "classifier", CLASSIFY, {"text": [CAT], "text_pair": [LONG]}, top_k=None,
+        files=tokens(model_input_names=["input_ids", "attention_mask"]),
+    ),
+    pipeline(
         "second text that is empty", "classifier", CLASSIFY, {"text": [CAT, CAT], "text_pair": ["", "a"]}, top_k=None,
     ),
     pipeline(
@@ -233,6 +255,10 @@ ROWS: tuple[Row, ...] = (
     # --- pipelines: zero shot
     pipeline("several labels", "classifier", NLI, {"text": [CAT, LONG], "candidate_labels": ["cat", "blue book", "a"]}),
     pipeline("one label", "classifier", NLI, {"text": [CAT, LONG], "candidate_labels": ["cat"]}),
+    pipeline(
+        "problem_type of zero shot", "classifier", NLI, {"text": [CAT], "candidate_labels": ["cat", "mat"]},
+        files={"config.json": {"problem_type": "multi_label_classification"}},
+    ),
     pipeline("any label", "classifier", NLI, {"text": [CAT], "candidate_labels": ["cat", "mat"]}, multi_label=True),
     pipeline(
         "hypothesis", "classifier", NLI, {"text": [CAT], "candidate_labels": ["cat", "mat"]},

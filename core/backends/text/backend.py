@@ -76,7 +76,7 @@ class TextBackend:
         self.supports_gpus = self._onnxruntime.supports_gpus
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The tensors of the task of the model in the version directory `path`."""
+        """Return the tensors of the task of the model in the version directory `path`."""
         model = read_text_model(path, config)
         session = self._onnxruntime.inspection_session(path, _with_file(config, model))
         task = TASKS[model.task](model, read_tokenizer(model), _shapes(session))
@@ -155,7 +155,7 @@ class TextBackend:
 
 
 class TokenIds:
-    """What the run of a text needs of a tokenizer's encoding, for a text that came as ids."""
+    """The part of a tokenizer's encoding that a run reads, for a text that came as ids."""
 
     overflowing: Sequence[Any] = ()
 
@@ -253,7 +253,11 @@ class TextRun:
             try:
                 found.update(zip(indices, encode(written), strict=True))
             except Exception as error:  # the library raises nothing narrower
-                raise InvalidRequest(f"the tokenizer cannot read the texts: {error}") from error
+                is_long = "Truncation error" in str(error)
+                raise InvalidRequest(
+                    f"the tokenizer cannot read the texts: {error}",
+                    hint="a hypothesis or question leaves no tokens for the text: shorten it" if is_long else None,
+                ) from error
         encodings = []
         for at, text in enumerate(call.texts):
             encoding = self._with_special_tokens(text, sides[at]) if isinstance(text, list) else found[at]
@@ -304,7 +308,7 @@ class TextRun:
             size = len(encoding)
             ids[row, :size] = encoding.ids
             mask[row, :size] = 1
-            if "token_type_ids" in self._inputs:
+            if "token_type_ids" in self._inputs and self._model.has_types:
                 types[row, :size] = encoding.type_ids
         # Rows that nothing is read from have a text, too: the graph may divide by its length.
         ids[count:], mask[count:], types[count:] = ids[0], mask[0], types[0]
@@ -355,7 +359,7 @@ def _cutting(tokenizer: Any, model: TextModel) -> Any:
 
 
 def _try(run: TextRun, model: TextModel) -> None:
-    """Answer two texts, so that a graph that cannot is no model that is ready. Raises ModelLoadFailed."""
+    """Answer two texts. Raises ModelLoadFailed, so that a model whose graph cannot does not become ready."""
     names = [each.name for each in run.task.outputs]
     try:
         found = dict(zip(names, run(names, run.task.trial(), None), strict=True))

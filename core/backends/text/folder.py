@@ -12,14 +12,14 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
 
 from trident.core.backends.model_files import at_least_one, boolean, field_of, parameters_of
 from trident.core.config.problem import is_plain
@@ -68,7 +68,7 @@ class Similarity(Enum):
 
 
 class Activation(Enum):
-    """What makes scores of logits."""
+    """The function that makes scores of logits."""
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
@@ -103,12 +103,30 @@ _TRANSFORMER_FILES = (
     "sentence_xlnet_config.json",
 )
 # What they have without effect on vectors of texts, or in agreement with what is done here.
-_PLAIN_SETTINGS = {"max_seq_length", "do_lower_case", "transformer_task", "modality_config", "module_output_name"}
+_PLAIN_SETTINGS = {
+    "max_seq_length",
+    "do_lower_case",
+    "transformer_task",
+    "modality_config",
+    "module_output_name",
+    "processing_kwargs",
+    "processor_kwargs",
+    "tokenizer_args",
+}
+# What a call of the tokenizer may be told in agreement with what is done here.
+_PLAIN_CALLS: Mapping[str, tuple[Any, ...]] = {
+    "add_special_tokens": (True,),
+    "padding": (True, "longest", "max_length"),
+    "return_tensors": ("pt",),
+    "truncation": (True, "longest_first"),
+}
 # Tokenizers that transformers builds anew from these settings of tokenizer_config.json, whatever tokenizer.json says.
 _BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "ConvBertTokenizer", "MPNetTokenizer"}
 _BERT_MODELS = {"bert", "distilbert", "electra", "convbert", "mpnet", "nomic_bert", "megatron-bert", "ernie", "nezha"}
 # Tokenizers that put a space before a text as `add_prefix_space` says, whatever tokenizer.json says.
 _BYTE_TOKENIZERS = {"RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"}
+# Tokenizers of pieces whose spaces, accents and case are as the settings say, whatever tokenizer.json says.
+_PIECE_TOKENIZERS = {"AlbertTokenizer", "RemBertTokenizer"}
 # Tokenizers that begin and end a text as `add_bos_token` and `add_eos_token` say.
 _BOS_TOKENIZERS = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}
 _Choice = TypeVar("_Choice", bound=Enum)
@@ -116,7 +134,7 @@ _Choice = TypeVar("_Choice", bound=Enum)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextModel:
-    """What a folder and the parameters of its configuration say.
+    """The settings in a folder and in the parameters of its configuration.
 
     `file` is the ONNX file below the folder, `inner` the folder in it with the tokenizer. `max_tokens` is the length in
     tokens of the longest text, with special tokens. `labels` are the classes by index. `modules` are those of
@@ -126,7 +144,8 @@ class TextModel:
     `max_batch_tokens` limits one execution of the graph, padding counted; 0 leaves it to the device. With `truncate`
     longer texts are cut, otherwise refused. `top_k` is how many words fill a mask. `adds_space`: the tokenizer puts a
     space before a text. `joins_punctuation`: of text made of tokens, the spaces before punctuation are left out.
-    `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
+    `hypothesis` is the sentence about a candidate label, in which `{}` is the label. `has_types`: the graph is told the
+    tokens of a pair's second text.
     """
 
     name: str
@@ -158,10 +177,11 @@ class TextModel:
     prompts: Mapping[str, str]
     top_k: int
     hypothesis: str
+    has_types: bool
 
 
 def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
-    """What the version directory `folder` and the `parameters` of `config` say.
+    """Read the version directory `folder` and the `parameters` of `config`.
 
     Raises ModelLoadFailed for a folder that lacks something or has something that cannot be honoured, ConfigInvalid for
     a wrong parameter.
@@ -175,7 +195,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     settings = read(inner + CONFIG)
     if not (folder / inner / TOKENIZER).is_file():
         raise ModelLoadFailed(
-            f"failed to load text model '{name}': there is no {TOKENIZER} in {folder / inner}",
+            f"failed to load text model '{name}': {TOKENIZER} is missing in {folder / inner}",
             hint=f"write one with transformers: AutoTokenizer.from_pretrained(…).save_pretrained({str(folder)!r})"
             + ("; vocab.txt alone is not read" if (folder / inner / "vocab.txt").is_file() else "")
             + "; tokenizers that are Python code are not executed",
@@ -183,11 +203,9 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         )
     if "auto_map" in settings:
         _log.info("model '%s': the Python code that comes with it (auto_map) is not executed", name)
-    tokenizer = read(f"{inner}tokenizer_config.json", required=False)
+    sentence, tokenizer = _settings_of(partial(_read_json, folder / inner, name))
     tokens = read(f"{inner}special_tokens_map.json", required=False) | tokenizer
     kind = _tokenizer_kind(tokenizer)
-    found = [read(inner + each, required=False) for each in _TRANSFORMER_FILES]
-    sentence: dict[str, Any] = next(filter(None, found), {})
     if unused := sorted(key for key in sentence.keys() - _PLAIN_SETTINGS if sentence[key]):
         _log.warning("model '%s': these settings of sentence-transformers have no effect: %s", name, ", ".join(unused))
     pooling_path = next((path for kind, path in modules if kind == "Pooling"), None)
@@ -215,7 +233,24 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
             model=name,
         )
     chosen_pooling = parameters.choice("pooling", Pooling)
-    longest = _positive(sentence.get("max_seq_length")) or _positive(tokenizer.get("model_max_length"))
+    longest = (
+        _longest_of_calls(sentence, name)
+        or _positive(sentence.get("max_seq_length"))
+        or _positive(tokenizer.get("model_max_length"))
+    )
+    default_prompt = whole.get("default_prompt_name")
+    if default_prompt is not None and default_prompt not in (*prompts, "query", "document"):
+        raise ModelLoadFailed(
+            f"text model '{name}' has the default_prompt_name '{default_prompt}', which is none of its prompts",
+            hint=f"its prompts are: {', '.join(prompts) or 'none'} (config_sentence_transformers.json)",
+            model=name,
+        )
+    dimensions = whole.get("truncate_dim")
+    if dimensions is not None and not _positive(dimensions):
+        raise ModelLoadFailed(
+            f"text model '{name}' has the truncate_dim {dimensions!r}, which must be a whole number of at least 1",
+            model=name,
+        )
     return TextModel(
         name=name,
         folder=folder,
@@ -233,7 +268,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         pooling=(chosen_pooling,) if chosen_pooling else _pooling_of(pooling, name),
         include_prompt=pooling.get("include_prompt") is not False,
         normalize=normalize,
-        dimensions=parameters.number("truncate_dim", _positive(whole.get("truncate_dim"))),
+        dimensions=parameters.number("truncate_dim", _positive(dimensions)),
         similarity=parameters.choice("similarity_fn_name", Similarity) or Similarity(similarity or "cosine"),
         activation=parameters.choice("activation", Activation) or found_activation,
         pad_token=_token(tokens.get("pad_token")),
@@ -244,10 +279,11 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         and tokenizer.get("trim_offsets", True) is True,
         joins_punctuation=tokenizer.get("clean_up_tokenization_spaces") is True,
         unknown_token=_token(tokens.get("unk_token")),
-        prompt=parameters.text("prompt", prompts.get(str(whole.get("default_prompt_name")), "")),
+        prompt=parameters.text("prompt", prompts.get(str(default_prompt), "")),
         prompts=prompts,
         top_k=parameters.number("top_k", 5),
         hypothesis=parameters.text("hypothesis_template", "This example is {}."),
+        has_types="token_type_ids" in (tokenizer.get("model_input_names") or ("token_type_ids",)),
     )
 
 
@@ -262,7 +298,7 @@ def read_tokenizer(model: TextModel) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     read = partial(_read_json, model.folder / model.inner, model.name)
-    settings = read("tokenizer_config.json", required=False)
+    _, settings = _settings_of(read)
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     kind = _tokenizer_kind(settings)
     is_bert = kind in _BERT_TOKENIZERS or (not kind and read(CONFIG).get("model_type") in _BERT_MODELS)
@@ -273,11 +309,20 @@ def read_tokenizer(model: TextModel) -> Any:
             strip_accents=settings.get("strip_accents"),
             lowercase=settings.get("do_lower_case", True),
         )
-    if kind == "AlbertTokenizer":
-        tokenizer.normalizer = _normalizer_of_albert(tokenizer, settings)
-        scheme = "always" if settings.get("add_prefix_space", True) else "never"
-        split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme=scheme)]
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
+    if (is_bert and kind != "MPNetTokenizer") or kind in _PIECE_TOKENIZERS:
+        first, last = _token(settings.get("cls_token", "[CLS]")), _token(settings.get("sep_token", "[SEP]"))
+        ids = {token: tokenizer.token_to_id(token) for token in (first, last)}
+        if tokenizer.post_processor is not None and None not in ids.values():
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=[first, "$A", last], pair=[first, "$A", last, "$B:1", f"{last}:1"], special_tokens=[*ids.items()]
+            )
+    if kind in _PIECE_TOKENIZERS:
+        tokenizer.normalizer = _normalizer_of_pieces(tokenizer, settings, is_albert=kind == "AlbertTokenizer")
+        pieces = pre_tokenizers.Metaspace(
+            prepend_scheme="always" if settings.get("add_prefix_space", True) else "never"
+        )
+        splits = [pre_tokenizers.WhitespaceSplit()] if kind == "AlbertTokenizer" else []
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, pieces])
     if kind == "Qwen2Tokenizer" and settings.get("add_prefix_space"):
         raise ModelLoadFailed(
             f"text model '{model.name}' has a Qwen2Tokenizer with add_prefix_space, which is not supported",
@@ -307,17 +352,41 @@ def read_tokenizer(model: TextModel) -> Any:
     return tokenizer
 
 
-def _normalizer_of_albert(tokenizer: Any, settings: Mapping[str, Any]) -> Any:
-    """What transformers 5 makes of the settings, with the table of characters that tokenizer.json has."""
+def _normalizer_of_pieces(tokenizer: Any, settings: Mapping[str, Any], is_albert: bool) -> Any:
+    """The normalizer that transformers 5 makes of the settings, with the table of characters of tokenizer.json."""
     made: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    if not settings.get("keep_accents", False):
+    if not is_albert:
+        made.append(normalizers.Replace(Regex(" {2,}"), " "))
+    if not settings.get("keep_accents", not is_albert):
         made += [normalizers.NFKD(), normalizers.StripAccents()]
-    if settings.get("do_lower_case", True):
+    if settings.get("do_lower_case", is_albert):
         made.append(normalizers.Lowercase())
     found = json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else {}
     tables = [each for each in found.get("normalizers", [found]) if each.get("type") == "Precompiled"]
     made += [normalizers.Precompiled(base64.b64decode(each["precompiled_charsmap"])) for each in tables[:1]]
     return normalizers.Sequence(made)
+
+
+def _settings_of(read: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of sentence-transformers' first module, and those of the tokenizer, which the former may change."""
+    found = [read(each, required=False) for each in _TRANSFORMER_FILES]
+    sentence: dict[str, Any] = next(filter(None, found), {})
+    tokenizer = read("tokenizer_config.json", required=False)
+    return sentence, {**tokenizer, **(sentence.get("processor_kwargs") or sentence.get("tokenizer_args") or {})}
+
+
+def _longest_of_calls(sentence: Mapping[str, Any], model: str) -> int:
+    """The `max_length` in `processing_kwargs`, 0 if there is none. Raises ModelLoadFailed for what is not honoured."""
+    calls = sentence.get("processing_kwargs") or {}
+    told = {**(calls.get("common") or {}), **(calls.get("text") or {})}
+    for name, value in told.items():
+        if name != "max_length" and value not in _PLAIN_CALLS.get(name, ()):
+            raise ModelLoadFailed(
+                f"text model '{model}' has processing_kwargs with {name} {value!r}, which is not supported",
+                hint="leave it out of sentence_bert_config.json if the model was trained so",
+                model=model,
+            )
+    return _positive(told.get("max_length"))
 
 
 def _tokenizer_kind(settings: Mapping[str, Any]) -> str:
@@ -336,7 +405,7 @@ def _read_json(folder: Path, model: str, file: str, *, required: bool = True) ->
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             if not required:
                 return {}
-            message, hint = f"failed to load text model '{model}': there is no {path}", "copy the whole folder"
+            message, hint = f"failed to load text model '{model}': {path} is missing", "copy the whole folder"
             raise ModelLoadFailed(message, hint=f"{hint} of the model from the Hub", model=model) from None
         message = f"failed to read {path} of text model '{model}': {error}"
         raise ModelLoadFailed(message, hint=_pointer_hint(path), model=model) from error
@@ -407,7 +476,7 @@ def _graph_file(folder: Path, config: ModelConfig) -> str:
         hint = f"export it: optimum-cli export onnx --model {folder.name} FOLDER, or copy the folder onnx from the Hub"
     weights = next(filter(None, (each.name for each in sorted(folder.glob("*.safetensors")))), None)
     raise ModelLoadFailed(
-        f"failed to load text model '{config.name}': there is no model.onnx or onnx/model.onnx in {folder}"
+        f"failed to load text model '{config.name}': model.onnx or onnx/model.onnx is missing in {folder}"
         + (f", only {weights}, which PyTorch runs" if weights and not found else ""),
         hint=hint,
         model=config.name,
@@ -498,6 +567,8 @@ def _activation_of(
             )
         return Activation.NONE if named.startswith("torch.") and function == "Identity" else Activation.SIGMOID
     kind = settings.get("problem_type")
+    if task is TaskName.ZERO_SHOT_CLASSIFICATION:
+        return Activation.SOFTMAX
     if kind == "regression":
         return Activation.NONE
     return Activation.SIGMOID if labels == 1 or kind == "multi_label_classification" else Activation.SOFTMAX

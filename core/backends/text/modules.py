@@ -44,7 +44,7 @@ def normalized(vectors: Array) -> Array:
 
 
 def steps_of(model: TextModel, width: int) -> tuple[list[Step], int]:
-    """What follows the graph of `model`, which gives vectors of `width` numbers, and how many numbers come out.
+    """Return the steps behind the graph of `model`, whose vectors have `width` numbers, and how many numbers come out.
 
     Raises ModelLoadFailed for a module that is not known, or without readable weights.
     """

@@ -28,7 +28,7 @@ IDS = b"\xffids"
 Text = str | tuple[str, str] | list[int]
 Options = Mapping[str, Any]
 Shapes = Mapping[str, Sequence[Any]]
-"""The shapes of a graph's outputs by name; a dimension that is no number is variable."""
+"""The shapes of a graph's outputs by name; a dimension that is not a number is variable."""
 OPTIONS = "parameters"
 """The input with a text's own options, as JSON."""
 
@@ -84,17 +84,19 @@ def _any_names(value: Any) -> list[str]:
 def _template(value: Any) -> list[str]:
     """The pieces around the label, of a text as `str.format` reads it."""
     pieces = [""]
+    names = []
     try:
         for written, name, form, conversion in Formatter().parse(_text(value)):
             pieces[-1] += written
             if name is not None:
-                if name not in ("", "0") or form or conversion:
+                names.append(name)
+                if name not in ("", "0") or form or conversion or names not in ([""], ["0"] * len(names)):
                     raise ValueError
                 pieces.append("")
     except ValueError:
         pieces = []
     if len(pieces) < 2:
-        raise ValueError("a text with {} where the label goes, and no other braces but {{ and }}")
+        raise ValueError("a text with {} or {0} where the label goes, and no other braces but {{ and }}")
     return pieces
 
 
@@ -198,7 +200,7 @@ class Task:
         return TextCall(self._texts(feed, options), options)
 
     def parts(self, encoding: Any, options: Options) -> Sequence[Any]:
-        """What the graph sees of a text: its tokens, or several runs of them, whose rows are joined by `tensors`."""
+        """The tokens of a text for the graph: one run, or several whose rows are joined by `tensors`."""
         return [encoding]
 
     def rows(self, group: Group, call: TextCall) -> Sequence[Any]:
@@ -226,9 +228,9 @@ class Task:
         try:
             found = orjson.loads(text or "{}")
             if not isinstance(found, dict):
-                raise ValueError("it is no object")
+                raise ValueError("it is not an object")
         except ValueError as error:
-            raise InvalidRequest(f"the {OPTIONS} of text {at} are no JSON object: {error}") from None
+            raise InvalidRequest(f"the {OPTIONS} of text {at} are not a JSON object: {error}") from None
         read = {}
         for name, value in found.items():
             if name not in self.options:
@@ -243,7 +245,7 @@ class Task:
         return read
 
     def _prompt(self, options: Options) -> str:
-        """What goes before a text, by the `prompt_name` in its options. Raises InvalidRequest."""
+        """The prompt before a text, by the `prompt_name` in its options. Raises InvalidRequest."""
         name, prompts = options.get("prompt_name"), self._model.prompts
         if name is None and prompts and (kind := options.get("input_type")):
             known = (kind, *_INPUT_TYPES[kind])
@@ -524,6 +526,8 @@ class TokenClassification(_Found):
 
     def parts(self, encoding: Any, options: Options) -> Sequence[Any]:
         most, stride = self._model.max_tokens, options.get("stride")
+        if stride and options.get("aggregation_strategy", "none") == "none":
+            raise InvalidRequest("the parameter 'stride' needs an aggregation_strategy other than none")
         if len(encoding) <= most:
             return [encoding]
         special = sum(encoding.special_tokens_mask)
@@ -645,7 +649,7 @@ class FillMask(_Found):
         self._pad_id = tokenizer.token_to_id(model.pad_token) if model.pad_token else None
 
     def _token_ids(self, words: Sequence[str]) -> Array:
-        """The tokens of words; of a word that is no token its first one, as transformers does."""
+        """The tokens of words; of other words the first one, as transformers does."""
         found = set()
         for word in words:
             known = self._tokenizer.token_to_id(word)
@@ -763,7 +767,7 @@ class QuestionAnswering(_Found):
     ) -> tuple[float, list[dict[str, Any]]]:
         """The score of no answer, and the likeliest answers, as transformers' `select_starts_ends` finds them."""
         whole, length = part.whole, len(part)
-        # The first token belongs to the scores, too: some models point at it where there is no answer.
+        # The first token belongs to the scores, too: some models point at it where nothing answers the question.
         allowed = np.array([whole.sequence_ids[at] == 1 or whole.ids[at] == self._cls_id for at in part.indices])
         starts, ends = (
             activated(np.where(allowed, logits[:length], -10000.0), Activation.SOFTMAX)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,27 @@ def test_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
                 serving.infer(
                     {"text": strings(b"a", shape=(1, 1)), "parameters": strings(json.dumps(options).encode())}
                 )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("entities by default", {"stride": 2}, "'stride' needs an aggregation_strategy other than none"),
+        ("several labels", {"hypothesis_template": "{} {}"}, "not a text with {} or {0} where the label goes"),
+        ("several labels", {"hypothesis_template": "{0} {}"}, "not a text with {} or {0} where the label goes"),
+    ],
+)
+def test_option_that_the_library_refuses_is_refused(
+    tmp_path: Path, name: str, options: dict[str, Any], message: str
+) -> None:
+    (row,) = (row for row in ROWS if row.name == name)
+    folder = write_folder(tmp_path, row)
+    backend = TextBackend({})
+    config = config_of(parameter("task", row.task), backend="text")
+    backend.complete(folder, config)
+    arrays, _ = asked(replace(row, options=options))
+    with serving_version(backend, folder, config) as serving, pytest.raises(InvalidRequest, match=re.escape(message)):
+        serving.infer(arrays)
 
 
 def test_special_tokens_stay_text_on_whichever_side_a_text_is_cut(tmp_path: Path) -> None:

@@ -229,11 +229,11 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("tokenizer.json", None, "there is no tokenizer.json"),
+        ("tokenizer.json", None, "tokenizer.json is missing"),
         ("tokenizer.json", "{}", "failed to read .*tokenizer.json"),
-        ("config.json", None, "there is no .*config.json"),
+        ("config.json", None, "config.json is missing"),
         ("config.json", "[" * 100_000, "failed to read .*config.json"),
-        ("onnx/model.onnx", None, "there is no model.onnx or onnx/model.onnx"),
+        ("onnx/model.onnx", None, "model.onnx or onnx/model.onnx is missing"),
         (
             "modules.json",
             '[{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]',
@@ -260,6 +260,13 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
             "a Qwen2Tokenizer with add_prefix_space",
         ),
         ("config_sentence_transformers.json", '{"similarity_fn_name": "jaccard"}', "similarity_fn_name 'jaccard'"),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "who"}', "'who', which is none of its prompts"),
+        ("config_sentence_transformers.json", '{"truncate_dim": 0}', "truncate_dim 0, which must be a whole number"),
+        (
+            "sentence_bert_config.json",
+            '{"processing_kwargs": {"text": {"add_special_tokens": false}}}',
+            "processing_kwargs with add_special_tokens False",
+        ),
         ("1_Pooling/config.json", '{"pooling_mode_median_tokens": true}', "pools with 'pooling_mode_median"),
         ("config.json", '{"architectures": ["LlamaForCausalLM"]}', None),
     ],
