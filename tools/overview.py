@@ -220,7 +220,8 @@ def page(shown: Overview, sort: str = "requests", size: os.terminal_size | None 
     known = f", {registered} registered" if registered else ""
     total = f"{ready} of {len(models)} versions ready{known}, {rate}, {failures} failed"
     refused = f"; {shown.refused} refused in the last minute" if shown.refused is not None else ""
-    head = [f"{shown.url}: {state}; {total} {period}{refused}", *(f"  {text}" for text in shown.problems)]
+    counts = f"; {total} {period}{refused}" if shown.ready or shown.models else ""
+    head = [f"{shown.url}: {state}{counts}", *(f"  {text}" for text in shown.problems)]
     if shown.demand is not None:
         head += _demand_lines(shown.demand)
     ordered = sorted(models, key=_SORTS[sort])

@@ -134,7 +134,7 @@ def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureF
     assert not shown["ready"]
 
     assert status([], absent) == 1
-    assert "no answer: refused" in capsys.readouterr().out
+    assert capsys.readouterr().out == "http://localhost:8000: NOT READY\n  no answer: refused\n"
     assert status(["gate:8000"], loading) == 1
     assert capsys.readouterr().out.startswith("http://gate:8000: NOT READY")
     with pytest.raises(BadOption, match="one address"):
