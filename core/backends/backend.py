@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from trident.core.config.autocomplete import Watch, unwatched
+from trident.core.config.autocomplete import Preparation, Watch, unwatched
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
@@ -54,7 +54,7 @@ class LoadContext:
     0 leaves it to the framework. `models` are the models that this one may ask while it executes; None where there are
     no others, as in tests of one backend. `metrics` are those that models make, of the whole server. `signature` is
     what `inspect` returned, if the configuration was completed by that. `memory_limit` gives the bytes that the version
-    may take on a device (`Placement.device`), 0 for no limit.
+    may take on a device (`Placement.device`), 0 for no limit. `prepared` takes what `PreparingBackend.prepare` made.
     """
 
     path: Path
@@ -66,6 +66,7 @@ class LoadContext:
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
     signature: ModelSignature | None = None
     memory_limit: Callable[[str], int] = lambda device: 0
+    prepared: Callable[[], Any] = lambda: None
 
 
 class BackendInstance(Protocol):
@@ -247,6 +248,15 @@ class WeighingBackend(Backend, Protocol):
 
         Reads no file. It may come before `load` finds that there is none.
         """
+        ...
+
+
+@runtime_checkable
+class PreparingBackend(Backend, Protocol):
+    """A framework that loads a model to inspect it."""
+
+    def prepare(self, path: Path, config: ModelConfig, preparation: Preparation) -> ModelSignature:
+        """As `inspect`; and put into `preparation` what the next `load` of the version may serve."""
         ...
 
 

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trident.core.backends.backend import Backend, CompletingBackend
+from trident.core.backends.backend import Backend, CompletingBackend, PreparingBackend
 from trident.core.backends.model_files import integer
-from trident.core.config.autocomplete import CpuInstead, GpuIds, Watch, unwatched
+from trident.core.config.autocomplete import CpuInstead, GpuIds, Preparation, Watch, unwatched
 from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, NotInstalled, installation
@@ -194,8 +194,11 @@ class BackendRegistry:
         if isinstance(backend, CompletingBackend):
             backend.complete(path, config, watch)
 
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
-        return self.find(config).inspect(path, config)
+    def inspect(self, path: Path, config: ModelConfig, preparation: Preparation | None = None) -> ModelSignature | None:
+        backend = self.find(config)
+        if preparation is not None and isinstance(backend, PreparingBackend):
+            return backend.prepare(path, config, preparation)
+        return backend.inspect(path, config)
 
     def check(self, config: ModelConfig) -> None:
         self.find(config).check(config)

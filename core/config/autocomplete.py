@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -124,6 +125,22 @@ def unwatched(end: Callable[[str], object]) -> None:
     """A Watch that waits as long as it takes."""
 
 
+@dataclass(slots=True)
+class Preparation:
+    """What an inspection makes for the load after it: `made` is the backend's own, None if it made nothing.
+
+    `threads` is the number that the thread plan grants to one execution.
+    """
+
+    threads: int
+    made: Any = None
+
+    def take(self) -> Any:
+        """What was made, which is the caller's then."""
+        made, self.made = self.made, None
+        return made
+
+
 class BackendFacts(Protocol):
     """Answers for the backend of a configuration. Loader threads, several at once. Each method raises a ServerError."""
 
@@ -143,8 +160,11 @@ class BackendFacts(Protocol):
         """Have the model in the version directory `path` complete `config` in place. Only called if it `completes`."""
         ...
 
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
-        """The inputs and outputs of the model in the version directory `path`; None if it has none of its own."""
+    def inspect(self, path: Path, config: ModelConfig, preparation: Preparation | None = None) -> ModelSignature | None:
+        """The inputs and outputs of the model in the version directory `path`; None if it has none of its own.
+
+        With a `preparation` it is going to be loaded.
+        """
         ...
 
     def check(self, config: ModelConfig) -> None:

@@ -27,7 +27,7 @@ from trident.core.backends.backend import (
 )
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import BackendRegistry
-from trident.core.config.autocomplete import fill_identity, instance_group_problems, normalize
+from trident.core.config.autocomplete import Preparation, fill_identity, instance_group_problems, normalize
 from trident.core.config.ensemble import EnsembleStep, ensemble_steps, preserves_response_order
 from trident.core.config.golden import (
     GoldenRequest,
@@ -257,8 +257,11 @@ class ModelLoader:
                 need = {**least, CPU: int(least[CPU] * CPU_FACTOR)}
             with self._taking(version, need, least):
                 version.attempt.begin("the completion of its configuration")
-                signature = self._configure(fetched.directory, prepared, version)
-                model, instances, scheduler = self._load_model(fetched.directory, version, signature, find_steps)
+                preparation = Preparation(self._threads)
+                signature = self._configure(fetched.directory, prepared, version, preparation)
+                model, instances, scheduler = self._load_model(
+                    fetched.directory, version, signature, preparation, find_steps
+                )
             try:
                 version.gpu_uuid = self._gpu_uuid([instance.placement for instance in instances])
                 version.attempt.settle()
@@ -274,7 +277,12 @@ class ModelLoader:
             raise
 
     def _load_model(
-        self, directory: ModelDirectory, version: ModelVersion, signature: ModelSignature | None, find_steps: FindSteps
+        self,
+        directory: ModelDirectory,
+        version: ModelVersion,
+        signature: ModelSignature | None,
+        preparation: Preparation,
+        find_steps: FindSteps,
     ) -> tuple[BackendModel, list[BackendInstance], Scheduler]:
         """Return the model, its instances, warmed up and checked, and the scheduler of the instances."""
         attempt, config = version.attempt, version.config
@@ -288,7 +296,7 @@ class ModelLoader:
             placed = placements(config)
             samples = warmup_samples(config, directory.path)
             self._context(version, directory)  # a wrong one costs no load
-            model = self._load_weights(directory, version, placed, signature)
+            model = self._load_weights(directory, version, placed, signature, preparation)
             samples = _with_buckets(samples, version.spec)
         instances: list[BackendInstance] = []
         try:
@@ -327,6 +335,7 @@ class ModelLoader:
         version: ModelVersion,
         placed: tuple[Placement, ...],
         signature: ModelSignature | None,
+        preparation: Preparation,
     ) -> BackendModel:
         backend = self._backends.find(version.config)
         model = backend.load(
@@ -340,6 +349,7 @@ class ModelLoader:
                 metrics=self._parts.metrics,
                 signature=signature,
                 memory_limit=partial(self.memory.limit, version.name),
+                prepared=preparation.take,
             )
         )
         spec = with_graph_labels(version.spec, version.config, model.labels)
@@ -430,7 +440,9 @@ class ModelLoader:
         uuids = self._parts.gpu_uuids
         return uuids[device_id] if kind is DeviceKind.GPU and device_id < len(uuids) else None
 
-    def _configure(self, directory: ModelDirectory, prepared: Prepared, version: ModelVersion) -> ModelSignature | None:
+    def _configure(
+        self, directory: ModelDirectory, prepared: Prepared, version: ModelVersion, preparation: Preparation
+    ) -> ModelSignature | None:
         """Complete the configuration. Returns the signature of the graph, if it was completed from that.
 
         A graph that was read is not read again for the same files: models on demand are loaded over and over.
@@ -449,6 +461,7 @@ class ModelLoader:
                 auto_complete=self._options.auto_complete,
                 version=version.version,
                 watch=version.attempt.watch,
+                preparation=preparation,
             )
             if signature is not None and self._options.control_mode == "demand":
                 self._completed[key] = copy_of(config), signature

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trident.core.config.autocomplete import (
     BackendFacts,
+    Preparation,
     Watch,
     fill_identity,
     groups_on_cpu_instead,
@@ -164,15 +165,24 @@ def load_config(
     auto_complete: bool = True,
     version: int | None = None,
     watch: Watch = unwatched,
+    preparation: Preparation | None = None,
 ) -> tuple[ModelConfig, ModelSignature | None]:
     """Return the complete, normalised and validated configuration; `written` stays unchanged.
 
     Beside it the signature of the graph from which it was completed; None if nothing was missing. A graph is inspected
     only if auto-complete needs it: that of `version`, or else of the highest version that the version policy selects.
-    `watch` is given what ends code of the model's. Raises InvalidModelConfig with every problem, and what `backends`
-    raise.
+    `watch` is given what ends code of the model's, and `preparation` what the inspection made for the load. Raises
+    InvalidModelConfig with every problem, and what `backends` raise.
     """
-    done = complete(directory, written, backends, auto_complete=auto_complete, version=version, watch=watch)
+    done = complete(
+        directory,
+        written,
+        backends,
+        auto_complete=auto_complete,
+        version=version,
+        watch=watch,
+        preparation=preparation,
+    )
     if done.problems:
         raise InvalidModelConfig(done.problems, model=directory.name)
     for group in groups_on_cpu_instead(written, done.config):
@@ -225,6 +235,7 @@ def complete(
     auto_complete: bool,
     version: int | None = None,
     watch: Watch = unwatched,
+    preparation: Preparation | None = None,
 ) -> Completion:
     """Complete a copy of `written` as far as possible; arguments as in `load_config`."""
     config = copy_of(written)
@@ -261,7 +272,7 @@ def complete(
             if done.is_by_model:
                 backends.complete(done.path, config, watch)
             else:
-                done.signature = backends.inspect(done.path, config)
+                done.signature = backends.inspect(done.path, config, preparation)
             if done.signature is not None:
                 complete_config(config, done.signature, backends.default_max_batch_size(config))
         except ServerError as error:

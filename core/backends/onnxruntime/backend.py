@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -65,7 +65,7 @@ from trident.core.backends.onnxruntime.session import (
 )
 from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.backends.tensors import SteadySizes
-from trident.core.config.autocomplete import is_complete
+from trident.core.config.autocomplete import Preparation, is_complete
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
 from trident.core.config.schema import ModelConfig, model_dims
@@ -114,6 +114,15 @@ def _preload(available: Sequence[str]) -> None:
         onnxruntime.preload_dlls()
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A session of a version on the CPU, and what it was made with."""
+
+    settings: SessionSettings
+    providers: Sequence[ProviderRequest]
+    made: MadeSession
+
+
 class OnnxRuntimeBackend:
     """Implements Backend. Loader threads, several at once. Make it after the fork.
 
@@ -134,7 +143,23 @@ class OnnxRuntimeBackend:
 
         It is on the device that the configuration asks for, where the operators of the graph have their kernels.
         """
-        made = self._inspected(path, config)
+        return self._signature(config, self._inspected(path, config))
+
+    def prepare(self, path: Path, config: ModelConfig, preparation: Preparation) -> ModelSignature:
+        """As `inspect`; the session is that of the load if the CPU is to execute the graph, and nothing else."""
+        placed = list(placements(config))
+        if {each.kind for each in placed} != {DeviceKind.CPU} or config.default_model_filename == MANIFEST:
+            return self.inspect(path, config)
+        placement = placed[0]
+        providers = self._providers(config, placement)
+        if [each.name for each in providers] != [CPU]:
+            return self.inspect(path, config)
+        plan = settings_on(self.plan(config, path, preparation.threads), placement, placed)
+        made = make_session(SessionRequest(config, path, placement, plan, providers))
+        preparation.made = _Ready(plan, providers, made)
+        return self._signature(config, made)
+
+    def _signature(self, config: ModelConfig, made: MadeSession) -> ModelSignature:
         graph = made.session
         signature = signature_of(graph, config.name)
         if isinstance(graph, DeclaredGraph) or (is_complete(config) and config.max_batch_size == 0):
@@ -194,13 +219,14 @@ class OnnxRuntimeBackend:
         With TensorRT each instance has a session of its own, because runs of one session wait for each other there.
         """
         config = context.config
-        plan = self.plan(config, context)
+        plan = self.plan(config, context.path, context.threads)
+        ready = [context.prepared()]
         labels: dict[str, tuple[str, ...]] = {}
         # The file of the graph on a device.
         files: dict[str, Path] = {}
 
         def load(placement: Placement) -> Any:
-            session, found, file = self.session(config, context, placement, plan)
+            session, found, file = self.session(config, context, placement, plan, ready.pop() if ready else None)
             _check_signature(config, file, session)
             labels.update(found)
             files[placement.device] = file
@@ -257,17 +283,27 @@ class OnnxRuntimeBackend:
             ),
         )
 
-    def plan(self, config: ModelConfig, context: LoadContext) -> SessionSettings:
-        """The settings of the sessions of the version that `context` loads, by `config`. Raises ConfigInvalid."""
-        spinning = spinning_of(self._cores, size_of_files(context.path))
-        return self._session_settings(config, threads=context.threads, spinning=spinning)
+    def plan(self, config: ModelConfig, path: Path, threads: int) -> SessionSettings:
+        """The settings of the sessions of the version in the directory `path`, by `config`. Raises ConfigInvalid."""
+        spinning = spinning_of(self._cores, size_of_files(path))
+        return self._session_settings(config, threads=threads, spinning=spinning)
 
     def session(
-        self, config: ModelConfig, context: LoadContext, placement: Placement, plan: SessionSettings
+        self,
+        config: ModelConfig,
+        context: LoadContext,
+        placement: Placement,
+        plan: SessionSettings,
+        ready: _Ready | None = None,
     ) -> MadeSession:
-        """A session of the version that `context` loads, on the device of `placement`. Raises a ServerError."""
+        """A session of the version that `context` loads, on the device of `placement`: `ready`, if that is the same.
+
+        Raises a ServerError.
+        """
         providers = limited(self._providers(config, placement), context.memory_limit(placement.device))
         own = settings_on(plan, placement, context.placements)
+        if ready is not None and (ready.settings, ready.providers) == (own, providers):
+            return ready.made
         return make_session(SessionRequest(config, context.path, placement, own, providers))
 
     def _providers(self, config: ModelConfig, placement: Placement) -> list[ProviderRequest]:

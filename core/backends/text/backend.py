@@ -125,7 +125,7 @@ class TextBackend:
                 *(name, ", ".join(model.labels), CONFIG),
             )
         config = _with_file(context.config, model)
-        plan = self._onnxruntime.plan(config, context)
+        plan = self._onnxruntime.plan(config, context.path, context.threads)
         scores = [
             each.dims[-1] for each in context.spec.outputs.values() if each.name == "scores" and each.dims[-1] > 0
         ]

@@ -86,6 +86,6 @@ def test_swapped_link_of_a_mounted_volume_is_loaded(tmp_path: Path, whole_reposi
             (mount / "..data_tmp").symlink_to(f"..generation_{generation}")
             (mount / "..data_tmp").replace(mount / "..data")
             until(serves(server, 1.0 + generation), "the new generation does not serve")
-            traffic.wait_for_more()
+            traffic.wait_for_all()
             allowed.remove(float(generation))
             traffic.wait_for_more()

@@ -197,6 +197,8 @@ class Traffic:
         self._is_right = is_right
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
+        # Of each client, the requests that it has begun.
+        self._begun = [0] * clients
         self._lock = threading.Lock()
         self.answers: Counter[int] = Counter()
         self.texts: Counter[str] = Counter()
@@ -219,11 +221,17 @@ class Traffic:
         before = self.answers[200]
         until(lambda: self.answers[200] >= before + requests, f"no more good answers: {self}")
 
+    def wait_for_all(self) -> None:
+        """Wait until the answer of each request that is under way has been checked."""
+        before = list(self._begun)
+        until(lambda: all(now > then for now, then in zip(self._begun, before, strict=True)), f"one hangs: {self}")
+
     def _run(self, number: int) -> None:
         seed = 1000 * number
         with Client(self._server) as client:
             while not self._stop.is_set():
                 seed += 1
+                self._begun[number] += 1
                 try:
                     status, answer = client.ask("POST", self._path, self._body(seed))
                 except (OSError, http.client.HTTPException) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.core.config.autocomplete import BackendFacts, GpuIds
+from trident.core.config.autocomplete import BackendFacts, GpuIds, Preparation
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import BackendFailed, ModelLoadFailed, ModelNotFound, NotInstalled
@@ -39,7 +39,7 @@ class Graphs:
     def completes(self, config: ModelConfig) -> bool:
         return False
 
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+    def inspect(self, path: Path, config: ModelConfig, preparation: Preparation | None = None) -> ModelSignature:
         self.inspected.append(path.name)
         if not (path / config.default_model_filename).exists():
             raise BackendFailed(f"no model in {path.name}")
@@ -146,7 +146,7 @@ def test_problems_are_those_that_loading_raises(stored: ModelDirectory, content:
 @pytest.mark.parametrize("named", ["/models/m/1", None])
 def test_unreadable_folder_is_a_problem(stored: ModelDirectory, named: str | None) -> None:
     class Locked(Graphs):
-        def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        def inspect(self, path: Path, config: ModelConfig, preparation: Preparation | None = None) -> ModelSignature:
             raise PermissionError(13, "Permission denied", named)
 
     found = check_model(stored, Locked()).problems
@@ -178,7 +178,7 @@ class OwnGraphs(Graphs):
         super().__init__()
         self.checked: list[str] = []
 
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+    def inspect(self, path: Path, config: ModelConfig, preparation: Preparation | None = None) -> ModelSignature:
         datatype, batch = {"1": ("INT32", 2), "2": ("FP32", -1), "3": ("INT32", -1)}[path.name]
         tensor = TensorSignature(f"IN{path.name}", datatype, (batch, 4))
         return ModelSignature((tensor,), (tensor,))
@@ -229,7 +229,9 @@ def test_a_version_that_is_checked_without_its_framework_is_noted(stored: ModelD
 @pytest.mark.parametrize("written", [COMPLETE, ""])
 def test_a_version_whose_file_needs_the_framework_is_noted_as_well(stored: ModelDirectory, written: str) -> None:
     class Unread(WithoutFramework):
-        def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
+        def inspect(
+            self, path: Path, config: ModelConfig, preparation: Preparation | None = None
+        ) -> ModelSignature | None:
             raise NotInstalled("no framework", hint="install it")
 
     write(stored, written)

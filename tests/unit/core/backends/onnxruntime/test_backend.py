@@ -11,8 +11,9 @@ import onnx
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import ON_CPU, config_of, parameter
+from tests.unit.backend_serving import ON_CPU, config_of, parameter, spec_of
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
+from trident.core.backends.backend import LoadContext
 from trident.core.backends.in_process import InProcessModel
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.backends.onnxruntime.providers import CPU
@@ -24,6 +25,7 @@ from trident.core.backends.onnxruntime.session import (
     session_settings,
     settings_on,
 )
+from trident.core.config.autocomplete import Preparation
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
 
@@ -99,6 +101,33 @@ def test_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) ->
 
 
 # --- sessions and instances
+
+
+@pytest.mark.parametrize(("threads", "is_served"), [(1, True), (2, False)])
+def test_the_session_of_an_inspection_serves_if_the_load_would_make_the_same(
+    threads: int, is_served: bool, tmp_path: Path
+) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    config = config_of(add_sub_config() + "instance_group { kind: KIND_CPU count: 2 }")
+    backend, preparation = OnnxRuntimeBackend(), Preparation(threads=1)
+    signature = backend.prepare(version, config, preparation)
+    session = weakref.ref(preparation.made.made.session)
+    placed = tuple(placements(config))
+    model = backend.load(
+        LoadContext(
+            version,
+            config,
+            spec_of(config),
+            placed,
+            threads=threads,
+            signature=signature,
+            prepared=preparation.take,
+        )
+    )
+    assert isinstance(model, InProcessModel)
+    assert (model.loaded["cpu"] is session()) == is_served
+    model.close()
+    assert session() is None
 
 
 def test_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:
