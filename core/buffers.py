@@ -53,8 +53,17 @@ class BufferPool:
             raise MemoryError(f"there is no memory for {size} bytes") from None
         # Not a slice of another array: a view of a view refers to the first array only, which is watched here.
         array = np.frombuffer(block, np.uint8, size)
-        weakref.finalize(array, self._returned.append, block).atexit = False
+        weakref.finalize(array, self._take_back, block).atexit = False
         return array.data
+
+    def _take_back(self, block: mmap.mmap) -> None:
+        self._returned.append(block)
+        # Whoever has the lock, which may be this thread, or takes it next, looks at those that came back.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._keep_returned()
+            finally:
+                self._lock.release()
 
     def drop(self) -> None:
         """Free what is not used now."""
@@ -65,14 +74,17 @@ class BufferPool:
 
     def _find(self, size: int) -> mmap.mmap:
         with self._lock:
-            while self._returned:
-                self._keep(self._returned.popleft())
+            self._keep_returned()
             blocks = self._free.get(size)
             if blocks:
                 self._kept -= size
                 return blocks.pop()
         # Private: what is shared without need counts as shared memory of the server, and is never in huge pages.
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def _keep_returned(self) -> None:
+        while self._returned:
+            self._keep(self._returned.popleft())
 
     def _keep(self, block: mmap.mmap) -> None:
         size = len(block)

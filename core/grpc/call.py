@@ -44,6 +44,8 @@ from trident.core.observability.switches import SWITCHES
 MOST_INFLATED: Final = 1032
 # 64 KB inflate and deflate in less than a millisecond: what is larger does so on another thread.
 LARGE: Final = 65536
+# The size of a request for health in bytes: it needs no token.
+_MOST_OF_HEALTH: Final = 65536
 PLAIN: Final = b"\0"
 COMPRESSED: Final = b"\1"
 _STATUS_OK: Final = Status.OK
@@ -168,8 +170,7 @@ class Call(Receiver):
                 self.on_message(bytes(content[PREFIX:]))
                 return
             front_end = self.front_end
-            limit = front_end.options.max_message_size
-            reader = self._reader = MessageReader(limit, front_end.allocate, front_end.tensor_offset)
+            reader = self._reader = MessageReader(self._limit, front_end.allocate, front_end.tensor_offset)
         try:
             messages = reader.take(content)
             if reader.is_between:
@@ -180,6 +181,11 @@ class Call(Receiver):
                 self._receive(message)
         except GrpcError as error:
             self.fail(error)
+
+    @property
+    def _limit(self) -> int:
+        limit, method = self.front_end.options.max_message_size, self.head.method
+        return min(limit, _MOST_OF_HEALTH) if method is not None and method.group == "health" else limit
 
     @property
     def received(self) -> int:
@@ -262,7 +268,7 @@ class Call(Receiver):
 
     def inflate(self, content: Buffer) -> bytes:
         """Raises GrpcError."""
-        return inflate_message(content, self.head.encoding, self.front_end.options.max_message_size)
+        return inflate_message(content, self.head.encoding, self._limit)
 
     def _inflate_elsewhere(self, content: Buffer) -> None:
         message = self.front_end.bridge.run(self.inflate, content)

@@ -258,8 +258,9 @@ def _requests(sample: SampleRequest, arrays: Mapping[str, Array]) -> Iterator[di
 
 def print_comparison(plan: Plan, trial: TrialRun, options: Options) -> int:
     """Ask the original, and print how the answers differ. Returns 1 if they differ too much."""
-    first = next(group.answer for group in trial.groups if not isinstance(group.answer, str))
-    answers = ", ".join(f"{name} {trial.datatypes[name]} {shape_text(a.shape)}" for name, a in first.items())
+    first, rows = next((each.answer, each.rows) for each in trial.groups if not isinstance(each.answer, str))
+    shapes = {name: (-1, *a.shape[1:]) if rows > 1 and a.shape[:1] == (rows,) else a.shape for name, a in first.items()}
+    answers = ", ".join(f"{name} {trial.datatypes[name]} {shape_text(shape)}" for name, shape in shapes.items())
     print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
     if not plan.original:
         print("it is not compared: nothing else runs such a source here")

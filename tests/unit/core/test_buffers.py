@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,20 @@ def test_the_sizes_that_were_used_last_are_kept() -> None:
     del held
     assert use(buffers, 4 * SIZE, 9) == 0
     assert use(buffers, 4 * SIZE, 9) == 0  # too large to be kept
+
+
+def test_memory_beyond_what_is_kept_is_given_back_at_once() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    size = 64 << 20
+    buffers = BufferPool(size)
+    held = [buffers.take(size) for _ in range(4)]
+    for view in held:
+        view[:: mmap.PAGESIZE] = bytes(len(view) // mmap.PAGESIZE)
+    before = resident()
+    del held, view
+    assert before - resident() > 2 * size
 
 
 def test_dropped_memory_is_not_used_again() -> None:

@@ -42,6 +42,14 @@ def test_requests_that_are_not_grpc_get_an_http_error(fields: dict[str, str], st
     assert stream.releases == 1
 
 
+@pytest.mark.parametrize("method", ["ServerLive", "ModelReady", "/grpc.health.v1.Health/Check"])
+@on_hub
+def test_a_request_for_health_has_a_small_limit(method: str) -> None:
+    client = serve(FakeEngine())
+    stream = client.feed(client.begin(method), b"\0\0\1\0\1")
+    assert (stream.status, stream.message) == (8, "Received message larger than max (65537 vs. 65536)")
+
+
 @pytest.mark.parametrize(
     ("method", "metadata", "status", "text"),
     [
