@@ -452,10 +452,13 @@ class Demand:
                 if any(frees.get(device) for device, size in missing.items() if size > 0):
                     self._evict(model, Reason.MEMORY, f"'{name}' needs its memory")
                     missing = {device: size - frees.get(device, 0) for device, size in missing.items()}
-            return bool(leaving) or any(not self._is_pinned(each) for each in self.all())
+            if leaving:
+                return True
+            with self._lock:
+                return any(not self._is_pinned(each) for same in self._registered.values() for each in same.values())
 
     def _resident(self) -> Iterator[tuple[Registration, Model]]:
-        for model in self._models.all():
+        for model in self._models.unsorted():
             registration = self.of(model.key) if model.serving else None
             if registration is not None:
                 yield registration, model

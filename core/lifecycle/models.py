@@ -199,7 +199,7 @@ class Models:
         with self._lock:
             return [self._models[key] for key in sorted(self._models)]
 
-    def _all(self) -> list[Model]:
+    def unsorted(self) -> list[Model]:
         with self._lock:
             return list(self._models.values())
 
@@ -207,12 +207,12 @@ class Models:
         """The models that are not ready, or whose last load failed, with the reason, which is empty while one loads."""
         return {
             model.key.name: _failure(model)
-            for model in self._all()
+            for model in self.unsorted()
             if (model.versions or model.problem or model.required) and (model.has_failed or not model.is_ready)
         }
 
     def names(self) -> set[str]:
-        return {model.key.name for model in self._all()}
+        return {model.key.name for model in self.unsorted()}
 
     def versions(self) -> list[ModelVersion]:
         """All versions in the repository index, by model and number."""
