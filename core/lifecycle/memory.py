@@ -157,8 +157,8 @@ class ModelBudget:
 
     @property
     def is_over(self) -> bool:
-        """True if more is resident than the budget allows and a quarter of what may be loose."""
-        return self._resident_of_models() > self._total + self.loose_most // 4
+        """True if more is resident than the budget allows and half of what may be loose."""
+        return self._resident_of_models() > self._total + self.loose_most // 2
 
     @property
     def loose_most(self) -> int:
