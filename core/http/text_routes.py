@@ -379,7 +379,8 @@ def _line_replies(
 ) -> Reply:
     """A line of JSON for each of `documents`. Texts with the same parameters run together."""
     first = {**documents[0], "inputs": ""}
-    if all(isinstance(each["inputs"], str) and {**each, "inputs": ""} == first for each in documents):
+    are_alike = all(isinstance(each["inputs"], str) and {**each, "inputs": ""} == first for each in documents)
+    if are_alike and len(documents) > 1:
         texts = [each["inputs"] for each in documents]
         rows = _pipeline_answer(front_end, environ, model, {**documents[0], "inputs": texts})
         # One text alone is answered with a list of one vector or label.
@@ -447,7 +448,8 @@ def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedMod
             _refuse_unknown(item, frozenset(known))
         for name in known:
             if name in own or any(name in item for item in items):
-                tensors[name] = _strings([item.get(name) for item in items], name)
+                # An empty second text is none.
+                tensors[name] = _strings([item.get(name, "" if name == TEXT_PAIR else None) for item in items], name)
     elif own == [TEXT]:
         tensors[TEXT] = _strings(items, "inputs")
     else:
@@ -467,6 +469,10 @@ def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedMod
         return _as_asked(found, here | _given(options, {"normalize"})).tolist()
     if output == ANSWER:
         answers = [orjson.loads(each) for each in found.ravel()]
+        if len(items) == 1 and not is_one:
+            # As in transformers, where these two answer a list of one text as the text.
+            config = front_end.bridge.run(front_end.engine.model_config(spec.name).parse)
+            is_one = config.parameters["task"].string_value in ("fill-mask", "question-answering")
     elif labels:
         answers = [
             {"sequence": text, "labels": [labels[at] for at in order], "scores": row[order].tolist()}

@@ -238,6 +238,8 @@ class Task:
                     f"the parameter '{name}' is not known for {self._model.task.value}",
                     hint=f"known are: {', '.join(sorted(self.options))}",
                 )
+            if value is None:
+                continue
             try:
                 read[name] = self.options[name](value)
             except ValueError as error:
