@@ -64,6 +64,7 @@ _UNSUPPORTED = {
     "ignore_eos": False,
     "min_tokens": 0,
     "skip_special_tokens": True,
+    "modalities": ["text"],
 }
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
