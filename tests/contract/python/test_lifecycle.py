@@ -216,6 +216,7 @@ def test_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> None:
     status, _, body = server.request("POST", "/v2/models/hungry/infer", json.dumps(pair()).encode())
     assert status == 500
     assert b"Unable to allocate" in body
+    assert b"(the parameter MEMORY_LIMIT_BYTES allows 1000000000 bytes)" in body
     leave(server, "hungry")
 
 

@@ -267,6 +267,16 @@ _BETWEEN = (
 )
 
 
+def _limit(error: BaseException) -> str:
+    """What limits the memory of this process, for an allocation that failed: the machine may have much more."""
+    if not isinstance(error, MemoryError):
+        return ""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    return "" if limit == resource.RLIM_INFINITY else f" (the parameter MEMORY_LIMIT_BYTES allows {limit} bytes)"
+
+
 def exception_text(error: BaseException) -> str:
     """The text of an exception that the model raised, as Triton writes it: type, text, and frames, deepest first.
 
@@ -282,7 +292,7 @@ def exception_text(error: BaseException) -> str:
         message = str(error)
     except Exception as failure:
         message = f"<{type(failure).__name__} when its text was made>"
-    text = f"{type(error).__name__}: {message}"
+    text = f"{type(error).__name__}: {message}{_limit(error)}"
     frames = list(traceback.extract_tb(error.__traceback__))
     while frames:
         file = frames[0].filename
