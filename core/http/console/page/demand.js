@@ -24,13 +24,13 @@ export function Demand() {
     <${Card} title="Models" note="in memory, or loaded for requests since the start; the most waiting first">
       ${!data.models.length ? html`<p class="muted quiet">Nothing has asked for a model yet.</p>` : html`
       <div class="scroll tall" tabindex="0" role="region" aria-label="Cold starts"><table class="index">
-        <thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col" class="num wide-only">Memory</th><th scope="col" class="num wide-only">Rests for</th><th scope="col" class="num">Cold starts</th><th scope="col" class="num">Last</th><th scope="col" class="num wide-only">Mean</th></tr></thead>
+        <thead><tr><th scope="col">Model</th><th scope="col">State</th><th scope="col" class="num wide-only">Memory</th><th scope="col" class="num wide-only">Idle for</th><th scope="col" class="num">Cold starts</th><th scope="col" class="num">Last</th><th scope="col" class="num wide-only">Mean</th></tr></thead>
         <tbody>${data.models.map((each) => html`<tr key=${each.model}>
           <th scope="row">${link(each.model)}</th>
           <td><span class=${`pill${each.is_resident ? " good" : ""}`}>${each.is_resident ? "in memory" : "registered"}</span>${each.is_pinned && html` <span class="tag calm">pinned</span>`}</td>
           <td class="num wide-only">${each.is_resident ? size(each.bytes) : NONE}</td>
           <td class="num wide-only">${each.is_resident ? age(each.rested_s) : NONE}</td>
-          <td class="num">${number(each.cold_starts)}</td>
+          <td class="num cold">${number(each.cold_starts)}</td>
           <td class="num">${each.cold_starts ? durationText(1e6 * each.last_cold_s) : NONE}</td>
           <td class="num wide-only">${each.cold_starts ? durationText((1e6 * each.cold_seconds) / each.cold_starts) : NONE}</td></tr>`)}</tbody></table></div>`}<//>
     <${Card} title="Let go" note="the last 100">
