@@ -33,7 +33,7 @@ _HOLDERS_SHOWN = 5
 _PATIENCE_S = 5.0
 _LOOK_EVERY_S = 0.1
 # What the heap may have free of a budget without giving it back to the system.
-_LOOSE_PART = 20
+_LOOSE_PART = 25
 _LOOSE_MOST = 128 * _MIB
 # Bytes of a container that does not tell its size.
 _UNKNOWN = 1 << 62
