@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import onnx
 import pytest
@@ -207,7 +208,7 @@ def test_load_request_for_a_bad_model_is_refused(explicit: ServerProcess, bad: B
 
 @pytest.mark.parametrize("name", ["a_file", "a_dangling_link", "a_loop", "a_pipe", "s" * 300, "simple%00"])
 def test_file_that_is_not_a_model_cannot_be_loaded(explicit: ServerProcess, name: str) -> None:
-    assert load(explicit, name) == (500, f"failed to load '{name}', failed to poll from model repository")
+    assert load(explicit, name) == (500, f"failed to load '{unquote(name)}', failed to poll from model repository")
     assert index(explicit, name) == []
     assert_still_serves(explicit)
 
