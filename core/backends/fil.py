@@ -488,6 +488,9 @@ def _load_lightgbm(path: Path) -> Any:
     import treelite
 
     text = path.read_text(errors="replace")
+    for number, tree in enumerate(text.split("\nTree=")[1:]):
+        if not _is_tree(tree):
+            raise treelite.TreeliteError(f"the nodes of tree {number} are not a tree")
     if re.search(r"^is_linear=1$", text, re.MULTILINE):
         raise Unsupported("trees of LightGBM with linear leaves cannot be read: train without linear_tree")
 
@@ -511,22 +514,55 @@ def _load_lightgbm(path: Path) -> Any:
         return treelite.frontend.load_lightgbm_model(file.name)
 
 
+def _read(path: Path, kind: str, settings: TreeSettings) -> Any:
+    import treelite
+
+    frontend, file = treelite.frontend, str(path)
+    if kind == "treelite_checkpoint":
+        return treelite.Model.deserialize(file)
+    if kind == "lightgbm":
+        return _load_lightgbm(path)
+    if kind == "xgboost":
+        return frontend.load_xgboost_model_legacy_binary(file)
+    format_choice = "json" if kind == "xgboost_json" else "ubjson"
+    return frontend.load_xgboost_model(
+        file, format_choice=format_choice, allow_unknown_field=settings.allows_unknown_fields
+    )
+
+
+def _check_features(trees: Any) -> None:
+    """Raise TreeliteError for a tree that looks at features beyond a row: Treelite reads whatever is there."""
+    import treelite
+
+    for number in range(trees.num_tree):
+        tree = trees.get_tree_accessor(number)
+        features = tree.get_field("split_index")[tree.get_field("cleft") >= 0]
+        if features.size and not (features.min() >= 0 and features.max() < trees.num_feature):
+            raise treelite.TreeliteError(f"tree {number} has features beyond the {trees.num_feature} of a row")
+
+
+def _is_tree(text: str) -> bool:
+    """Whether each node and leaf of a tree of LightGBM has one parent: Treelite follows cycles without an end."""
+    leaves = re.search(r"^num_leaves=(\d{1,9})$", text, re.MULTILINE)
+    children = [found[1].split() for found in re.finditer(r"^(?:left|right)_child=(.*)$", text, re.MULTILINE)]
+    try:
+        found = sorted(int(child) for side in children for child in side)
+    except ValueError:
+        return False
+    count = int(leaves[1]) if leaves else 0
+    if count < 2:
+        return count == 1 and not found
+    return len(found) == 2 * count - 2 and found == [*range(-count, 0), *range(1, count - 1)]
+
+
 def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
     """The Treelite model in the file at `path`. Raises ModelLoadFailed with Treelite's text."""
     import treelite
 
-    frontend, file, kind = treelite.frontend, str(path), type_of(path, settings)
     try:
-        if kind == "treelite_checkpoint":
-            return treelite.Model.deserialize(file)
-        if kind == "lightgbm":
-            return _load_lightgbm(path)
-        if kind == "xgboost":
-            return frontend.load_xgboost_model_legacy_binary(file)
-        format_choice = "json" if kind == "xgboost_json" else "ubjson"
-        return frontend.load_xgboost_model(
-            file, format_choice=format_choice, allow_unknown_field=settings.allows_unknown_fields
-        )
+        trees = _read(path, type_of(path, settings), settings)
+        _check_features(trees)
+        return trees
     except treelite.TreeliteError as exc:
         hint = hint_of(path, settings, f"or newer than Treelite {treelite.__version__}, which is installed")
         # Without the time that Treelite writes, and the native stack that may follow.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trident.core.errors import ConfigInvalid, ServerError
+from trident.core.errors import ConfigInvalid, ServerError, Unsupported
 from trident.core.inference.tensors import Shape
 
 
@@ -16,16 +16,18 @@ class Problem:
     """A mistake in a configuration: where, what, and how to cure it.
 
     `path` is a field of the configuration (`input[0].dims`) or a file; `message` is Triton's text if Triton has one.
+    `is_unsupported`: the model is whole, and asks for what its backend lacks.
     """
 
     path: str
     message: str
     hint: str = ""
+    is_unsupported: bool = False
 
     @classmethod
     def of(cls, path: str, error: ServerError) -> Problem:
         """The problem that `error` describes: at the field that it names, else at `path`."""
-        return cls(error.field or path, error.message, error.hint or "")
+        return cls(error.field or path, error.message, error.hint or "", isinstance(error, Unsupported))
 
 
 class InvalidModelConfig(ConfigInvalid):

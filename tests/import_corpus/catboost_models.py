@@ -89,7 +89,13 @@ def with_categories(folder: Path, random: np.random.Generator) -> Case:
     table = [[*row[:3], "abc"[int(abs(row[3])) % 3]] for row in given.x]
     model = cat.CatBoostRegressor(**_QUIET, cat_features=[3]).fit(table, given.number)
     model.save_model(str(folder / "model.cbm"))
-    return Case(folder / "model.cbm", {"": given.x}, lambda asked: [model.predict(asked["features"])])
+    return Case(folder / "model.cbm", columns(table), lambda _: [model.predict(table)])
+
+
+def columns(table: list[list[Any]]) -> dict[str, Any]:
+    """Three numbers and a text a row, as the inputs that are served."""
+    numbers = {f"x{place}": np.array([[row[place]] for row in table], np.float32) for place in range(3)}
+    return {**numbers, "x3": np.array([[row[3]] for row in table], object)}
 
 
 def with_texts(folder: Path, random: np.random.Generator) -> Case:
@@ -97,7 +103,9 @@ def with_texts(folder: Path, random: np.random.Generator) -> Case:
     table = [[*row[:3], "good words" if row[0] > 0 else "bad words"] for row in given.x]
     model = cat.CatBoostClassifier(**_QUIET, text_features=[3]).fit(table, given.two)
     model.save_model(str(folder / "model.cbm"))
-    return Case(folder / "model.cbm", {"": given.x}, lambda asked: [model.predict(asked["features"])])
+    return Case(
+        folder / "model.cbm", columns(table), lambda _: [model.predict(table)[:, None], model.predict_proba(table)]
+    )
 
 
 def class_of_many(file: str) -> Writer:

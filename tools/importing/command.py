@@ -138,16 +138,20 @@ def _import(
 ) -> int:
     """Make one model, or another one instead if it is wrong. Returns 1 if that is wrong."""
     status = _make(plan, name, target, options, backends, values)
-    if not status or plan.instead is None or target.exists():
-        return status
+    if status != _OTHERWISE or plan.instead is None or target.exists():
+        return min(status, 1)
     print("it is made in another way:")
-    return _make(plan.instead(), name, target, options, backends, values)
+    return min(_make(plan.instead(), name, target, options, backends, values), 1)
+
+
+# The model may be made in another way, or is broken, so that its library should not read it.
+_OTHERWISE, _BROKEN = 1, 2
 
 
 def _make(
     plan: Plan, name: str, target: Path, options: Options, backends: BackendRegistry, values: Mapping[str, Any]
 ) -> int:
-    """Make one model beside its place, `target`, and move it there. Returns 1 if it is wrong."""
+    """Make one model beside its place, `target`, and move it there. Returns 0, _OTHERWISE or _BROKEN."""
     is_dry = values[_DRY_RUN.flag]
     if target.exists() and not is_dry:
         raise BadOption(f"{target} is there already: choose another --name, or remove it")
@@ -178,7 +182,8 @@ def _make(
         for problem in found.problems:
             say(f"error: {problem.message}", problem.hint)
         if found.problems:
-            return 1
+            is_whole = plan.original == "pickled" or all(each.is_unsupported for each in found.problems)
+            return _OTHERWISE if is_whole else _BROKEN
         for warning in found.warnings:
             say(f"warning: {warning.message}", warning.hint)
         for config, _ in found.valid[-1:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ _TIME = 20.0
 _REQUEST = 64
 _THRESHOLDS = 1024
 _MOST_BYTES = 64 << 20
+# Of a request that is run, and of a group of rows.
+_MOST_NUMBERS, _MOST_OF_ROWS = 64 << 20, 16 << 20
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, 1e-38, -1e-38, 1e-3, 1e6, -1e6)
 _EXTREME = {"NaN": (np.nan,), "infinities": (np.inf, -np.inf), "the largest numbers": (3.4e38, -3.4e38)}
 _LARGEST = "rows with the largest numbers"
@@ -73,6 +76,8 @@ def try_model(
     if is_ensemble(config):
         return "it is not run, because it is an ensemble: trident validate checks it with its steps"
     sample = make_sample(spec, shapes=shapes)
+    if (count := sum(each.count for each in sample.inputs)) > _MOST_NUMBERS:
+        return f"it is not run, because a request has {count} numbers"
     path = version_path(ModelDirectory(spec.name, folder, is_renamed=True), spec.version)
     groups: list[RowGroup] = []
     times: list[float] = []
@@ -134,6 +139,8 @@ def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, 
     if is_table and not sample.spec.max_batch_size:
         # It takes rows all the same, whatever its answers look like.
         inputs = [replace(each, inner=each.shape[1:]) for each in inputs]
+    if rows:
+        rows = max(1, min(rows, _MOST_OF_ROWS // max(1, sum(math.prod(each.inner) for each in inputs))))
     ordinary = {each.name: _usual(decisions, each) for each in inputs}
 
     def made(rows: int, special: Sequence[float], unknown: float = 0.0, *, like: bool = False) -> dict[str, Array]:
@@ -164,24 +171,25 @@ def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, 
     if any((numbers != _PLAIN).any() for numbers in ordinary.values()):
         yield "rows like those it was made for", made(rows, (), like=True)
     if any(values for columns in decisions.known.values() for values in columns):
-        yield "unknown categories and texts", made(rows // 2, (), 0.5)
+        yield "unknown categories and texts", made(-(-rows // 2), (), 0.5)
     numbers = {each.name for each in inputs if each.datatype.kind == "f"}
     if not numbers:
         return
     places = [(each.name, column) for each in inputs for column in range(each.inner[-1] if each.inner else 1)]
     near = [(*places[feature], number) for feature, number in decisions.thresholds if places[feature][0] in numbers]
     if near:
-        near = [near[at] for at in random.permutation(len(near))[:_THRESHOLDS]]
+        most = min(_THRESHOLDS, 4 * rows)
+        near = [near[at] for at in random.permutation(len(near))[:most]]
         at = made(3 * len(near), (), like=True)
         for row, (name, column, threshold) in enumerate(near):
             with np.errstate(over="ignore"):
                 it = at[name].dtype.type(threshold)
             at[name][3 * row : 3 * row + 3, column] = np.nextafter(it, -np.inf), it, np.nextafter(it, np.inf)
         yield "rows at thresholds", at
-    positive = made(rows // 4, ())
+    positive = made(-(-rows // 4), ())
     yield "rows without negative numbers", positive | {name: np.abs(positive[name]) for name in numbers}
     for name, special in _EXTREME.items():
-        yield f"rows with {name}", made(rows // 4, special)
+        yield f"rows with {name}", made(-(-rows // 4), special)
 
 
 def _usual(decisions: Decisions, each: SampleInput) -> Array:

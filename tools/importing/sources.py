@@ -598,6 +598,7 @@ def _catboost(path: Path, options: Options) -> Plan:
         original="catboost",
         original_file=path,
         decisions=lambda: _told(made),
+        instead=partial(_by_library, path, "catboost", "its ONNX answers otherwise", options),
     )
 
 

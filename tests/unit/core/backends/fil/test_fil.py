@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,3 +250,31 @@ def test_linear_leaves_of_lightgbm_are_refused(tmp_path: Path) -> None:
     lightgbm.train({"verbose": -1, "linear_tree": True}, data, 2).save_model(tmp_path / "model.txt")
     with pytest.raises(Unsupported, match="linear leaves"):
         served(tmp_path, tree_config("lightgbm", 1))
+
+
+@pytest.mark.parametrize(
+    ("field", "changed", "message"),
+    [
+        ("left_child", "0", "the nodes of tree 0 are not a tree"),
+        ("left_child", "99", "the nodes of tree 0 are not a tree"),
+        ("num_leaves", "2000000000", "the nodes of tree 0 are not a tree"),
+        ("split_feature", "-5", "tree 0 has features beyond"),
+    ],
+)
+def test_trees_of_lightgbm_that_lead_nowhere_are_refused(
+    tmp_path: Path, field: str, changed: str, message: str
+) -> None:
+    lightgbm_file("regression").write(tmp_path)
+    text = (tmp_path / "model.txt").read_text()
+    (tmp_path / "model.txt").write_text(re.sub(rf"^{field}=\S+", f"{field}={changed}", text, flags=re.MULTILINE))
+    with pytest.raises(ModelLoadFailed, match=message):
+        served(tmp_path, tree_config("lightgbm", 1))
+
+
+@pytest.mark.parametrize("feature", [-7, 100_000_000])
+def test_features_beyond_a_row_are_refused(tmp_path: Path, feature: int) -> None:
+    document = json.loads(booster("regression").save_raw("json"))
+    document["learner"]["gradient_booster"]["model"]["trees"][1]["split_indices"][0] = feature
+    (tmp_path / "xgboost.json").write_text(json.dumps(document))
+    with pytest.raises(ModelLoadFailed, match="tree 1 has features beyond the 5 of a row"):
+        served(tmp_path, tree_config("xgboost_json", 1))
