@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from trident.core.config.platforms import is_ensemble
 from trident.core.config.schema import ModelConfig, core_config
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.lifecycle.loader import ModelLoader, Prepared
@@ -49,15 +50,24 @@ class ReloadPlan:
 
 
 def plan_reload(
-    old: Content | None, new: Content, wanted: Sequence[int], serving: Collection[int], *, force: bool = False
+    old: Content | None,
+    new: Content,
+    wanted: Sequence[int],
+    serving: Collection[int],
+    *,
+    completed: Collection[ModelConfig] = (),
+    force: bool = False,
 ) -> ReloadPlan:
     """`wanted` are the versions that the policy selects of `new`; `serving` those that are ready, of `old`.
 
+    `completed` are the configurations of `old` as the server completed them: clients load what they were shown.
     `force` reloads although nothing changed (a load request with its own configuration), unless the configurations
     differ in what can be changed in place only.
     """
     reload_all = (
-        old is None or _shared_files(old) != _shared_files(new) or core_config(old.config) != core_config(new.config)
+        old is None
+        or _shared_files(old) != _shared_files(new)
+        or not (_are_equivalent([old.config], new.config) or _are_equivalent(completed, new.config))
     )
     in_place = old is not None and old.config != new.config and not reload_all
     if force and not in_place:
@@ -74,6 +84,12 @@ def plan_reload(
     drop = tuple(sorted(version for version in serving if version not in wanted))
     reconfigure = bool(keep) and old is not None and old.config != new.config
     return ReloadPlan(load, keep, drop, reconfigure)
+
+
+def _are_equivalent(old: Collection[ModelConfig], new: ModelConfig) -> bool:
+    """Whether there are `old` ones and `new` differs from them in what can be changed in place only."""
+    core = core_config(new)
+    return bool(old) and all(core_config(config) == core for config in old)
 
 
 def _shared_files(content: Content) -> list[SourceFile]:
@@ -394,7 +410,10 @@ class Model:
         except ConfigInvalid as error:
             raise self._failed(error, f"failed to load '{self.key.name}', no version is available") from error
         content = Content(located.files, prepared.config)
-        plan = plan_reload(self._content, content, wanted, self.serving, force=force or override is not None)
+        completed = [version.config for version in self.serving.values() if not is_ensemble(version.config)]
+        plan = plan_reload(
+            self._content, content, wanted, self.serving, completed=completed, force=force or override is not None
+        )
         self._carry_out(plan, prepared, cause)
         self._content = content
         if not plan.changes_nothing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,7 +23,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 )
 from tests.waiting import until
 from trident.core.backends.registry import BackendRegistry
-from trident.core.config.schema import parse_model_config
+from trident.core.config.schema import config_json, parse_model_config
 from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Content, Model, ReloadPlan, Unloads, plan_reload
@@ -109,10 +110,10 @@ class Repository:
     def put(self, path: str, content: str) -> None:
         put(self.path / "m" / path, content)
 
-    def load(self) -> None:
+    def load(self, override: str | None = None) -> None:
         source = LocalSource(self.path)
         located = Located(ModelKey("m"), source, tuple(source.files("m") or ()))
-        self.model.load(located, "a test")
+        self.model.load(located, "a test", override)
 
     def failure(self) -> ServerError:
         with pytest.raises(ServerError) as caught:
@@ -234,6 +235,20 @@ def test_instances_are_added_in_place(repository: Repository) -> None:
     assert repository.model.serving[1] is version
     assert len(version.placements) == 1
     assert [instance.is_closed for instance in model.instances] == [False, True, True]
+
+
+def test_instances_are_added_in_place_by_the_configuration_that_clients_are_shown(repository: Repository) -> None:
+    repository.write(1)
+    repository.load()
+    version = repository.model.serving[1]
+    shown = json.loads(json.dumps(config_json(version.config)))
+    shown["instance_group"][0]["count"] += 1
+    repository.load(json.dumps(shown))
+    assert repository.model.serving[1] is version
+    assert repository.backend.loads == ["m:1=1"]
+    assert len(version.placements) == 2
+    repository.load(json.dumps({**shown, "max_batch_size": 3}))
+    assert repository.backend.loads == ["m:1=1", "m:1=1"]
 
 
 def test_a_failed_instance_leaves_the_version_unchanged(repository: Repository) -> None:
