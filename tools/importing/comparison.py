@@ -76,8 +76,9 @@ def try_model(
     if is_ensemble(config):
         return "it is not run, because it is an ensemble: trident validate checks it with its steps"
     sample = make_sample(spec, shapes=shapes)
-    if (count := sum(each.count for each in sample.inputs)) > _MOST_NUMBERS:
-        return f"it is not run, because a request has {count} numbers"
+    answer = sum(math.prod(dim for dim in each.dims if dim > 0) for each in spec.outputs.values())
+    if (count := answer + sum(each.count for each in sample.inputs)) > _MOST_NUMBERS:
+        return f"it is not run, because a request and its answer have {count} numbers"
     path = version_path(ModelDirectory(spec.name, folder, is_renamed=True), spec.version)
     groups: list[RowGroup] = []
     times: list[float] = []
