@@ -29,6 +29,7 @@ from trident.app.process.environment import EXIT_FAILED, exit_now, keep_memory_s
 from trident.app.process.files import IN_MEMORY, raise_file_limit
 from trident.app.process.stray_output import CapturedOutput
 from trident.app.supervisor.start import (
+    END_LOADS,
     STOP_ENGINE,
     FailureNote,
     hold_stop_signals,
@@ -371,6 +372,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
                 signal.signal(number, signal.SIG_IGN)
             self.SIG_QUEUE: queue.SimpleQueue[int] = queue.SimpleQueue()
         until = time.monotonic() + self.cfg.graceful_timeout
+        for engine in self.engines if graceful else ():
+            engine.end_loads()
         super().stop(graceful)
         # The engines stop last: until now front ends had requests in flight.
         for engine in self.engines:
@@ -473,6 +476,11 @@ class EngineChild:
         log.error("%s %s and is restarted in %d s", self._name, end_text(code), self._restarts.ended())
         return True
 
+    def end_loads(self) -> None:
+        """Tell the process to end what it loads, and to load nothing more."""
+        if self.pid:
+            self._signal(END_LOADS)
+
     def begin_stop(self, *, graceful: bool = True) -> None:
         """Tell the process to stop, or kill it."""
         if self.pid:
@@ -518,7 +526,7 @@ class EngineChild:
             self._output = None
         self.pid = 0
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
@@ -526,6 +534,7 @@ class EngineChild:
 def _reset_signals() -> None:
     """Replace the inherited signal handlers in the new process. Until its engine exists, a stop just ends it."""
     signal.signal(STOP_ENGINE, lambda *_: os._exit(0))
+    signal.signal(END_LOADS, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, lambda *_: ask_to_reopen_log())
     for number in (signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)

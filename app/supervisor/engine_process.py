@@ -33,7 +33,7 @@ from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.engine_start import engine_options, make_metrics_log, watch_start
 from trident.app.sites.site import ServerParts
-from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
+from trident.app.supervisor.start import END_LOADS, STOP_ENGINE, FailureNote, gpus_of_engine
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.lifecycle.options import EnginePlace
@@ -78,14 +78,15 @@ class EngineProcess:
         self._directory = directory
         self._parent = parent
         # A queue, because a signal may arrive while the main thread holds the lock of an event.
-        self._stop: SimpleQueue[None] = SimpleQueue()
+        self._signals: SimpleQueue[int] = SimpleQueue()
         self._is_stopping = False
         self._failure = ""
         self._restored = threading.Event()
 
     def run(self) -> int:
         """Serve until the parent stops it or ends. Returns the exit status."""
-        signal.signal(STOP_ENGINE, lambda *_: self._stop.put(None))
+        signal.signal(STOP_ENGINE, lambda *_: self._signals.put(STOP_ENGINE))
+        signal.signal(END_LOADS, lambda *_: self._signals.put(END_LOADS))
         _end_with_parent()
         keep_freed_memory()
         if self._settings.response_cache_bytes or self._settings.model_control_mode == "demand":
@@ -131,8 +132,8 @@ class EngineProcess:
         restore = partial(self._restore, engine, server, restorations)
         threading.Thread(target=restore, name="trident-restore", daemon=True).start()
         self._wait(engine, server)
-        engine.begin_exit()
-        server.push_state()
+        if not self._is_stopping:
+            self._begin_exit(engine, server)
         if metrics_log is not None:
             metrics_log.close()
         drained = engine.finish(self._settings.exit_timeout_secs)
@@ -150,9 +151,9 @@ class EngineProcess:
         trim = IdleTrim(release_memory)
         while True:
             with suppress(Empty):
-                self._stop.get(timeout=_TICK_S)
-                self._is_stopping = True
-                return
+                if self._signals.get(timeout=_TICK_S) == STOP_ENGINE:
+                    return
+                self._begin_exit(engine, server)
             trim.tick(time.monotonic(), server.last_work)
             reopen_log_if_asked()
             if self._failure:
@@ -164,6 +165,11 @@ class EngineProcess:
             if os.getppid() != self._parent:
                 _log.error("the main process has ended: the engine stops")
                 return
+
+    def _begin_exit(self, engine: InferenceEngine, server: EngineServer) -> None:
+        self._is_stopping = True
+        engine.begin_exit()
+        server.push_state()
 
     def _restore(self, engine: InferenceEngine, server: EngineServer, restorations: Sequence[Restoration]) -> None:
         """Repeat what was changed by request in the last engine, or in the others. On a thread."""

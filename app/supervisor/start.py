@@ -104,8 +104,11 @@ def _engines(settings: ServerSettings, cores: float, gpus: int | None) -> int:
 # The main process stops the engine with this signal. Not with SIGTERM, which systemd, dumb-init and others send to all
 # processes at once: the engine must outlive the front ends, which have requests in flight.
 STOP_ENGINE = signal.SIGRTMIN
+# Before the front ends stop, this one ends the engine's loads: a front end may wait for one that would never end.
+END_LOADS = signal.SIGRTMIN + 1
 _noted: list[int] = []
-_HELD = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, STOP_ENGINE))
+_OF_ENGINE = frozenset((STOP_ENGINE, END_LOADS))
+_HELD = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1)) | _OF_ENGINE
 
 
 def hold_stop_signals() -> None:
@@ -120,7 +123,7 @@ def release_stop_signals() -> None:
 
 def note_stop_signals() -> None:
     """In a new worker: from now on the stop signals, also those that were held back, wait for `send_noted_signals`."""
-    for number in _HELD - {STOP_ENGINE}:
+    for number in _HELD - _OF_ENGINE:
         signal.signal(number, lambda number, frame: _noted.append(number))
     release_stop_signals()
 

@@ -44,6 +44,10 @@ class CancelCause(Enum):
     QUEUE_TIMEOUT = "queue_timeout"
     """It waited longer in a queue than the queue policy of its model, or its `timeout`, allows."""
 
+    SERVER = "server"
+    """The server asked and needs no answer any more: the load that tried a model was ended, or the process of the model
+    that asked."""
+
     @property
     def number(self) -> int:
         return _NUMBERS[self]

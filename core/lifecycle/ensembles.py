@@ -12,7 +12,7 @@ from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import copy_of
 from trident.core.config.spec import ModelSpec, OutputSpec
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelNotReady
-from trident.core.inference.pending_request import PendingRequest, ResponseSender
+from trident.core.inference.pending_request import CancelCause, PendingRequest, ResponseSender
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs
 from trident.core.lifecycle.version import FindSteps, ModelVersion
@@ -151,7 +151,7 @@ class SchedulerProbe:
         """Answer the request in flight; what the steps execute for it goes on. See EndableInstance."""
         pending, responses = self._pending, self._responses
         if pending is not None:
-            pending.cancel()
+            pending.cancel(CancelCause.SERVER)
             responses.put(InferenceResponse.failed(pending.request, BackendFailed(reason)))
 
     def close(self) -> None:

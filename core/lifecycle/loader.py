@@ -174,7 +174,7 @@ class ModelLoader:
         `find_steps` finds the versions that the steps of an ensemble run on. Waits for its turn: the options limit how
         many versions load at the same time.
         """
-        with self.slots.taken(version.name):
+        with self.slots.taken(version.name, version.attempt):
             for number in range(self._options.load_retries + 1):
                 _log.info("loading: %s:%d%s", version.name, version.version, version.origin)
                 work = partial(self._load_once, prepared, version, find_steps)
@@ -315,6 +315,7 @@ class ModelLoader:
             if not instances:
                 probe = SchedulerProbe(version.name, scheduler)
                 attempt.watch(partial(_end, probe))
+                attempt.watch(partial(_end_steps, version))
                 self._check_golden(version, probe, golden)
             # One instance per device: those on one device share a session, and so give the same answers.
             for instance in {instance.placement.device: instance for instance in instances}.values():
@@ -507,23 +508,36 @@ class LoadSlots:
     """At most `limit` loads at once, those that wait for others not counted. Any thread."""
 
     def __init__(self, limit: int) -> None:
-        self._slots = threading.Semaphore(max(1, limit))
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        # --- guarded by the condition
+        self._free = max(1, limit)
         # The models that are being loaded, and for each the models for whose change it waits.
         self._loading: Counter[str] = Counter()
         self._waits: dict[str, Counter[str]] = {}
 
     @contextmanager
-    def taken(self, model: str) -> Iterator[None]:
-        """The load of a version of `model`. Waits for a slot."""
-        with self._slots:
-            with self._lock:
-                self._loading[model] += 1
-            try:
-                yield
-            finally:
-                with self._lock:
-                    self._loading[model] -= 1
+    def taken(self, model: str, attempt: LoadAttempt) -> Iterator[None]:
+        """The load of a version of `model`. Waits for a slot; an attempt that is ended needs none."""
+        attempt.watch(self._look)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0 or attempt.is_ended)
+            slots = min(self._free, 1)
+            self._free -= slots
+            self._loading[model] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._loading[model] -= 1
+                self._give_back(slots)
+
+    def _look(self, because: str) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _give_back(self, slots: int) -> None:
+        self._free += slots
+        self._changed.notify_all()
 
     @contextmanager
     def released(self, asker: str, asked: str) -> Iterator[None]:
@@ -531,7 +545,7 @@ class LoadSlots:
 
         Raises ModelLoadFailed if the change waits for the load of `asker`.
         """
-        with self._lock:
+        with self._changed:
             is_loading = self._loading[asker] > 0
             if is_loading:
                 if self._waits_for(asked, asker):
@@ -544,20 +558,20 @@ class LoadSlots:
                 waits = self._waits.setdefault(asker, Counter())
                 is_first = not waits
                 waits[asked] += 1
+                if is_first:
+                    self._give_back(1)
         if not is_loading:
             yield
             return
-        if is_first:
-            self._slots.release()
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 waits[asked] -= 1
-                if is_last := not +waits:
+                if not +waits:
                     del self._waits[asker]
-            if is_last:
-                self._slots.acquire()
+                    self._changed.wait_for(lambda: self._free > 0)
+                    self._free -= 1
 
     def _waits_for(self, model: str, other: str) -> bool:
         return model == other or any(self._waits_for(each, other) for each in +self._waits.get(model, Counter()))
@@ -583,6 +597,10 @@ def _close_loaded(model: BackendModel, instances: Sequence[BackendInstance], ver
         version.reservations.remove(instance)
         instance.close()
     model.close()
+
+
+def _end_steps(ensemble: ModelVersion, reason: str) -> None:
+    ensemble.end_given_up(f"the load of ensemble '{ensemble.name}', which asked, ended: {reason}", for_good=False)
 
 
 def _end(instance: BackendInstance, reason: str) -> None:

@@ -148,6 +148,8 @@ class Unloads:
         deadline = time.monotonic() + timeout_s
         versions = [*serving, *self.leaving]
         while any(version.in_flight for version in versions) and (left := deadline - time.monotonic()) > 0:
+            for version in versions:
+                version.end_given_up("the server is stopping", for_good=True)
             log_in_flight(versions, left)
             until = time.monotonic() + min(left, self._report_s)
             for version in versions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -498,10 +498,11 @@ class ModelVersion:
                 step._end_executions(limit_s)
         scheduler.close()
 
-    def _abort(self, reason: str) -> None:
+    def _abort(self, reason: str, names: Collection[str] | None = None, *, for_good: bool = True) -> None:
+        """End what instances of these names execute, None for all, where that is possible."""
         for instance in list(self._instances):
-            if isinstance(instance, EndableInstance):
-                instance.abort(reason, for_good=True)
+            if (names is None or instance.placement.name in names) and isinstance(instance, EndableInstance):
+                instance.abort(reason, for_good=for_good)
 
     def _end_executions(self, limit_s: float | None) -> None:
         """End those that have run for `limit_s` seconds, where that is possible; the instances go on serving."""
@@ -509,9 +510,14 @@ class ModelVersion:
             return
         now_ns = time.monotonic_ns()
         overdue = {each.instance for each in self.statistics.executions() if now_ns - each.begin_ns >= limit_s * 1e9}
-        for instance in list(self._instances):
-            if instance.placement.name in overdue and isinstance(instance, EndableInstance):
-                instance.abort(_OVERDUE.format(limit_s), for_good=False)
+        self._abort(_OVERDUE.format(limit_s), overdue, for_good=False)
+
+    def end_given_up(self, because: str, *, for_good: bool) -> None:
+        """End the executions, here and in its steps, in which are only requests that the server has given up, where
+        that is possible; see EndableInstance."""
+        self._abort(because, self.statistics.given_up(), for_good=for_good)
+        for step in self.steps:
+            step.end_given_up(because, for_good=for_good)
 
     def abandon(self) -> None:
         """Let `finish_unload` wait for nothing more: queued requests are answered that the server is stopping, and so

@@ -122,6 +122,14 @@ class ModelStatistics:
         ]
         return sorted(running, key=lambda execution: execution.begin_ns)
 
+    def given_up(self) -> list[str]:
+        """The instances that execute nothing but requests which the server has given up."""
+        return [
+            instance
+            for instance, (_, batch) in list(self._running.items())
+            if all(pending.cancelled is CancelCause.SERVER for pending in batch)
+        ]
+
     def record_batch(
         self,
         requests_ok: Sequence[PendingRequest],

@@ -58,7 +58,13 @@ from trident.core.errors import (
     Unsupported,
     readable,
 )
-from trident.core.inference.pending_request import Deferred, PendingRequest, ResponseSender, StreamedRequest
+from trident.core.inference.pending_request import (
+    CancelCause,
+    Deferred,
+    PendingRequest,
+    ResponseSender,
+    StreamedRequest,
+)
 from trident.core.inference.request import InferenceRequest, InputTensor, RequestTrace
 from trident.core.inference.response import InferenceResponse
 from trident.core.interprocess.frames import BadFrame, frame, wait_readable
@@ -597,7 +603,7 @@ class ModelCalls:
             pending, self._pending = list(self._pending.values()), {}
         for each in pending:
             if each is not None:
-                each.cancel()
+                each.cancel(CancelCause.SERVER)
 
     def _logged(self, flags: int, number: int, content: memoryview) -> None:
         level, message, file, line = from_json(content)

@@ -178,6 +178,59 @@ def test_unload_ends_a_load_that_does_not_end(server: ServerProcess, name: str) 
     until(lambda: not stubs_of(server))
 
 
+# A request of zeros never ends.
+STUCK = """
+def execute(self, requests):
+    tensor = pb_utils.get_input_tensor_by_name(requests[0], "INPUT0")
+    if not tensor.as_numpy().any():
+        open(os.path.join(pb_utils.get_model_dir(), "stuck"), "w").close()
+        time.sleep(1e6)
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())])]
+"""
+ASKING = """
+def execute(self, requests):
+    ask = pb_utils.InferenceRequest(model_name="stuck", requested_output_names=["OUTPUT0"], inputs=requests[0].inputs())
+    return [pb_utils.InferenceResponse(ask.exec().output_tensors())]
+"""
+PIPE = """
+platform: "ensemble"
+max_batch_size: 8
+ensemble_scheduling { step [ { model_name: "stuck" model_version: -1
+  input_map [ { key: "INPUT0" value: "INPUT0" }, { key: "INPUT1" value: "INPUT1" } ]
+  output_map { key: "OUTPUT0" value: "OUTPUT0" } } ] }
+"""
+
+
+@pytest.mark.shapes("one-process", "front-ends")
+def test_what_a_load_asked_other_models_ends_with_the_load(http_workers: str, tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    one = INT32_PAIR.replace('{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] },\n', "").replace(
+        "OUTPUT1", "OUTPUT0"
+    )
+    stuck = write_model(repository, "stuck", STUCK, one) / "1" / "stuck"
+    write_model(repository, "asking", ASKING, one)
+    (repository / "pipe" / "1").mkdir(parents=True)
+    (repository / "pipe" / "config.pbtxt").write_text(PIPE + one.partition("instance_group")[0])
+    zeros = [{**each, "data": [0] * 16} for each in pair()["inputs"]]
+    golden = {"request": {"inputs": zeros}, "response": {"outputs": [{**zeros[0], "name": "OUTPUT0"}]}}
+    for name in ("pipe", "asking"):
+        (repository / name / "golden").mkdir()
+        (repository / name / "golden" / "g.json").write_text(json.dumps(golden))
+    options = ("--model-control-mode=explicit", "--load-model=stuck", "--shutdown-grace-secs=0")
+    with ThreadPoolExecutor(2) as clients, ServerProcess(repository, tmp_path / "log", *options) as server:
+        answer = clients.submit(load, server, "pipe")
+        until(stuck.exists, server.log_text)
+        assert unload(server, "pipe") == (200, "")
+        assert answer.result()[0] == 400
+        answered = server.json("POST", "/v2/models/stuck/infer", pair(seed=7))
+        assert answered["outputs"][0]["data"] == list(range(7, 23))
+        stuck.unlink()
+        answer = clients.submit(load, server, "asking")
+        until(stuck.exists, server.log_text)
+        assert server.stop() == 0, "the stop does not wait for the execution"
+        assert answer.result()[0] == 400
+
+
 def test_unload_waits_for_running_executions(server: ServerProcess) -> None:
     model = write_model(server.repository, "holding", HOLDING)
     assert load(server, "holding")[0] == 200

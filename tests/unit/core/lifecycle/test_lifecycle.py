@@ -378,6 +378,21 @@ def test_an_unload_ends_the_load_of_its_model(tmp_path: Path, serves: bool) -> N
         assert bench.ask("m") == 3
 
 
+def test_an_unload_ends_a_load_that_waits_for_another_one(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    write(tmp_path, "other", 1)
+    with explicit(tmp_path, load_threads=1) as bench, ThreadPoolExecutor(2) as clients, bench.backend.holding("other"):
+        loads = [clients.submit(bench.load, "other")]
+        until(lambda: bench.backend.loads == ["other:1=1"])
+        loads.append(clients.submit(bench.load, "m"))
+        until(lambda: "m 1 LOADING" in bench.index())
+        bench.engine.unload_model("m", False)
+        with pytest.raises(InvalidRequest, match="Internal: the model was unloaded while it was being loaded"):
+            loads[1].result(LIMIT_S)
+    with pytest.raises(ServerError):
+        bench.ask("m")
+
+
 polling = partial(living, control_mode="poll")
 
 

@@ -21,6 +21,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 )
 from trident.core.backends.backend import LoadContext
 from trident.core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory, ServerError
+from trident.core.lifecycle.attempt import LoadAttempt
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader, Prepared
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import EngineParts
@@ -120,27 +121,32 @@ def test_a_load_is_retried_as_often_as_the_options_allow(source: CountingSource)
 
 def test_a_load_that_waits_for_another_lends_its_slot() -> None:
     slots = LoadSlots(1)
-    with slots.taken("asker"), ThreadPoolExecutor(2) as threads:
+    with slots.taken("asker", LoadAttempt("asker")), ThreadPoolExecutor(2) as threads:
 
         def ask(name: str) -> str:
-            with slots.released("asker", name), slots.taken(name):
+            with slots.released("asker", name), slots.taken(name, LoadAttempt(name)):
                 return name
 
         assert sorted(threads.map(ask, ["one", "two"])) == ["one", "two"]
-    with slots.taken("next"):
+    with slots.taken("next", LoadAttempt("next")):
         pass
 
 
 def test_a_model_cannot_wait_for_its_own_load() -> None:
     slots = LoadSlots(2)
-    with slots.taken("a"), slots.taken("b"), slots.released("a", "b"):
+    with slots.taken("a", LoadAttempt("a")), slots.taken("b", LoadAttempt("b")), slots.released("a", "b"):
         for asker, asked in (("a", "a"), ("b", "a")):
             with (
                 pytest.raises(ModelLoadFailed, match=f"model '{asker}' cannot ask for '{asked}'"),
                 slots.released(asker, asked),
             ):
                 pass
-        with slots.released("b", "c"), pytest.raises(ModelLoadFailed), slots.taken("c"), slots.released("c", "a"):
+        with (
+            slots.released("b", "c"),
+            pytest.raises(ModelLoadFailed),
+            slots.taken("c", LoadAttempt("c")),
+            slots.released("c", "a"),
+        ):
             pass
 
 
