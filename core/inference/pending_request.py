@@ -92,16 +92,16 @@ class PendingRequest:
     __slots__ = (
         "batch_key",
         "batch_size",
+        "callbacks",
         "cancelled",
         "defer",
         "enqueue_ns",
         "expires_ns",
         "flush",
-        "is_answered",
         "is_logged",
+        "last",
         "number",
         "on_cancel",
-        "on_response",
         "request",
         "start_ns",
         "wants_times",
@@ -116,11 +116,13 @@ class PendingRequest:
         flush: Callable[[], None] | None = None,
     ) -> None:
         self.request = request
-        self.on_response = on_response
+        # `on_response`, or nothing while a response is delivered and after the final one. It is taken by one call of C,
+        # so that of several threads that answer one does.
+        self.callbacks = [on_response]
+        # A final response that came while another one was delivered.
+        self.last: InferenceResponse | None = None
         self.defer = defer
         self.flush = flush
-        # The response that was delivered last is the final one.
-        self.is_answered = False
         # Set by `cancel`. A queued request that carries it leaves the queue unrun.
         self.cancelled: CancelCause | None = None
         # What `cancel` calls as well, None for nothing: set by an engine that does not look at `cancelled`.
@@ -144,6 +146,18 @@ class PendingRequest:
         except Exception as error:
             self.fail(error)
 
+    @property
+    def on_response(self) -> OnResponse:
+        """Called with each response. To be set before the request is given to what may answer it."""
+        try:
+            return self.callbacks[0]
+        except IndexError:
+            return drop
+
+    @on_response.setter
+    def on_response(self, on_response: OnResponse) -> None:
+        self.callbacks[:] = (on_response,)
+
     def refuse(self, error: ServerError, origin: Origin = Origin.REFUSED) -> None:
         """Answer the request with an error instead of running it, and flush. Any thread."""
         deliver(self, self.refusal(error, origin))
@@ -156,26 +170,21 @@ class PendingRequest:
         The part that raised may have answered the request before, or passed it on: whatever is answered after this is
         dropped.
         """
-        failure = expected(error, f"a request for model '{self.request.model_name}'")
-        if self.is_answered:
-            return
-        on_response = self.exchange(drop)
-        self.is_answered = True
-        guarded(partial(on_response, self.refusal(failure, origin)), "the response callback of a request")
-        if self.flush is not None:
-            flush((self.flush,))
+        self.refuse(expected(error, f"a request for model '{self.request.model_name}'"), origin)
 
     def refusal(self, error: ServerError, origin: Origin) -> InferenceResponse:
         """The answer to a request that is not run."""
         return InferenceResponse.failed(self.request, error, origin)
 
-    def exchange(self, on_response: OnResponse) -> OnResponse:
-        """Set another callback, and return the one before. For threads other than that which submits the request: it
-        may fail the request at the same time.
+    def take_callback(self) -> OnResponse:
+        """Return `on_response`, in whose place the caller then sets another one that passes on to it.
+
+        For threads other than that which submits the request, which may fail it at the same time.
         """
-        with _exchanging:
-            before, self.on_response = self.on_response, on_response
-        return before
+        try:
+            return self.callbacks.pop()
+        except IndexError:
+            return drop
 
     def origin_of(self, error: ServerError) -> Origin:
         """That of an error with which its execution ended: a model may end one because it was cancelled."""
@@ -192,22 +201,41 @@ class PendingRequest:
 
 
 def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
-    """Call the request's `on_response`, on the calling thread. Returns normally: what that raises is logged.
+    """Call the request's `on_response`, on the calling thread, unless it had its final response. Returns normally: what
+    that raises is logged.
 
-    A fault of a front end must not end the thread that answers, nor keep other requests from their responses.
+    A fault of a front end must not end the thread that answers, nor keep other requests from their responses. Several
+    threads may deliver final responses: the first one counts. All others are delivered one at a time, before it.
     """
-    pending.is_answered = response.final
     try:
-        pending.on_response(response)
+        on_response = pending.callbacks.pop()
+    except IndexError:
+        if response.final:
+            pending.last = response
+            _deliver_last(pending)
+        return
+    try:
+        on_response(response)
     except BaseException:  # the library's callers may have callbacks of their own
         _log.exception("the response callback of a request for model '%s' failed", pending.request.model_name)
+    if not response.final:
+        pending.callbacks.append(on_response)
+        if pending.last is not None:
+            _deliver_last(pending)
+
+
+def _deliver_last(pending: PendingRequest) -> None:
+    """Deliver `last`, unless a thread still delivers another response, which looks for it then, or it was the final."""
+    try:
+        on_response = pending.callbacks.pop()
+    except IndexError:
+        return
+    assert pending.last is not None
+    guarded(partial(on_response, pending.last), "the response callback of a request")
 
 
 def drop(response: InferenceResponse) -> None:
-    """The callback for responses to a request that was failed."""
-
-
-_exchanging = threading.Lock()
+    """The callback for responses to a request that was answered."""
 
 
 class LoneRequest(PendingRequest):

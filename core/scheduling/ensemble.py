@@ -748,15 +748,7 @@ class StepRequest(StreamedRequest):
         self.responses = 0
 
     def _answer(self, response: InferenceResponse) -> None:
-        """Take a response of the step's model. After the final one, nothing is taken any more."""
-        if response.final:
-            # Also ends a cycle of references, which would keep the tensors until the garbage collector runs.
-            self.on_response = _drop
         self._origin.take(self, response)
-
-
-def _drop(response: InferenceResponse) -> None:
-    _log.error("model '%s' answered a request of an ensemble again after its last response", response.model_name)
 
 
 class Flow:

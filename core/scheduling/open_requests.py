@@ -535,12 +535,6 @@ class ResponseOrder:
         self._deliver(pending, response)
         self._go_on()
 
-    def leave(self, pending: PendingRequest) -> None:
-        """Expect no response to `pending`, which has entered and was not accepted."""
-        with self._lock:
-            self._arrived.remove(pending)
-        self._go_on()
-
     def _go_on(self) -> None:
         """Deliver what is due, unless another thread does."""
         with self._lock:

@@ -157,12 +157,7 @@ class CachingScheduler:
         self._callers[pending] = pending.on_response
         pending.on_response = partial(self._respond_in_order, order, pending)
         order.enter(pending)
-        try:
-            self._submit(pending)
-        except BaseException:
-            pending.on_response = self._callers.pop(pending)
-            order.leave(pending)
-            raise
+        self._submit(pending)
 
     def _respond_in_order(self, order: ResponseOrder, pending: PendingRequest, response: InferenceResponse) -> None:
         """Of whatever answers: the cache, the request that another one waited for, or an execution."""
@@ -231,11 +226,11 @@ class CachingScheduler:
 
     def _execute(self, flight: SingleFlight, pending: PendingRequest) -> None:
         flight.lookup_ns = self._count_miss(flight.start_ns)
-        flight.on_response = pending.exchange(flight.respond)
+        flight.on_response = pending.take_callback()
+        pending.on_response = flight.respond
         try:
             self._scheduler.submit(pending)
         except BaseException:
-            pending.on_response = flight.on_response
             self._resubmit_all(self._land(flight))
             raise
 

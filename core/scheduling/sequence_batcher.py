@@ -32,7 +32,7 @@ from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.borders import expected
 from trident.core.config.spec import BatchingSpec, ModelSpec
 from trident.core.errors import DeadlineExceeded, InvalidRequest, SequenceNotFound, ServerError, ServerStopping
-from trident.core.inference.pending_request import PendingRequest, ResponseSender, drop
+from trident.core.inference.pending_request import PendingRequest, ResponseSender, deliver
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
 from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
@@ -212,7 +212,8 @@ class SequenceScheduler:
         """Give a request to its instance's batcher. The sequence is told of its responses, and of a refusal as one."""
         instance, sent, states = sequence.instance, pending.request, self._states
         assert instance is not None
-        sequence.sent, sequence.on_response = sent, pending.exchange(sequence.respond)
+        sequence.sent, sequence.on_response = sent, pending.take_callback()
+        pending.on_response = sequence.respond
         try:
             if states is not None:
                 if sent.sequence_start:
@@ -222,11 +223,8 @@ class SequenceScheduler:
             pending.request = sequence.executed = self._builder.built(sent, sequence.states)
             instance.batcher.submit(pending)
         except Exception as error:
-            failure = expected(error, self._subject)
-            if sequence.in_flight is pending:  # the batcher may have answered it before, and may do so afterwards
-                assert sequence.on_response is not None
-                sequence.on_response = only_first(sequence.on_response)
-                sequence.respond(InferenceResponse.failed(sent, failure, Origin.REJECTED))
+            # The batcher may have answered it before, and may do so at this moment or afterwards.
+            deliver(pending, InferenceResponse.failed(sent, expected(error, self._subject), Origin.REJECTED))
 
     def _enter_again(self, instance: SequenceInstance, pending: PendingRequest) -> None:
         """Give the batcher a request once more that its model gave back, with the states as they are now.
@@ -260,8 +258,6 @@ class SequenceScheduler:
         if not response.final:
             on_response(response)
             return
-        # Who submitted it has failed it: the batcher, which has it still, may answer it once more.
-        is_failed = pending.on_response is drop and self._order is None
         pending.request, pending.on_response = sent, on_response
         sequence.executed = sequence.sent = sequence.on_response = None
         change = Change()
@@ -276,8 +272,6 @@ class SequenceScheduler:
                     self._touch(sequence, self._clock())
         finally:
             self._context.respond(pending, response)
-            if is_failed:
-                pending.on_response = drop
             self._apply(change)
 
     def cancelled(self, sequence: OpenSequence, pending: PendingRequest) -> None:
@@ -517,17 +511,6 @@ class SequenceScheduler:
         self._apply(change)
         ended = [instance.batcher.close(timeout_s, because) for instance in instances]
         return all([*ended, self._timeouts.close(timeout_s)])
-
-
-def only_first(on_response: OnResponse) -> OnResponse:
-    """Return a callback that passes on the first response to a request, and drops all after it."""
-    left = [on_response]
-
-    def respond(response: InferenceResponse) -> None:
-        while left:
-            left.pop()(response)
-
-    return respond
 
 
 class Change:

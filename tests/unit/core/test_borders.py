@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -89,6 +90,7 @@ from trident.core.remote.engine_client import RemoteEngine
 from trident.core.response_cache.response_cache import FaultOf, LocalCache, OnFound
 from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
+from trident.core.scheduling.open_requests import ResponseOrder
 from trident.core.scheduling.queue import TimeoutThread
 from trident.core.scheduling.rate_limiter import InstanceReservations, RateLimiter
 from trident.core.scheduling.response_cache import CachingScheduler
@@ -898,7 +900,7 @@ def test_a_callback_of_a_sequence_that_raises(fault: Exception, caplog: pytest.L
         PendingRequest(request, Faulty(fault), flush=Faulty(fault)).submit_to(scheduler)
         submit("c", 2, "e")
         caller.wait(4)
-        assert broken.is_answered
+        assert not broken.callbacks
     assert caller.outcomes() == ok("wabc")
     assert tracebacks(caplog, fault) == 2
 
@@ -1097,6 +1099,7 @@ class Cached:
         self.cache = cache
         self.kept: list[PendingRequest] = []
         self.refusals: list[Exception] = []
+        self.refuses_after = False
         inner: Any = FaultyScheduler(Fault(), "before")
         inner.submit = self._keep
         scope = cache.open_scope("m", 1, lambda: None)
@@ -1104,9 +1107,12 @@ class Cached:
         self.scheduler = CachingScheduler(context, inner, cache, scope, FromCache(self))
 
     def _keep(self, pending: PendingRequest) -> None:
+        if self.refuses_after:
+            self.kept.append(pending)
         if self.refusals:
             raise self.refusals.pop()
-        self.kept.append(pending)
+        if not self.refuses_after:
+            self.kept.append(pending)
 
     def answer(self, error: ServerError | None = None) -> None:
         """Answer all that is kept, also what is submitted meanwhile."""
@@ -1419,3 +1425,142 @@ def test_a_request_that_cannot_be_written(
         assert before.get().error is None
         assert ask(remote, numbers(SMALL)).get().error is None
     assert tracebacks(caplog, any_fault) == 1
+
+
+# --- two that answer at the same moment: the one runs as a whole between any two operations of the other
+
+
+def interrupted(
+    first: Callable[[], object], second: Callable[[], object], step: int, is_free: Callable[[], bool]
+) -> bool:
+    """Run `first`, and `second` before the core's operation of that number among those before which `is_free`; at the
+    end if there is none, which returns False. In a compiled core there are none.
+    """
+    left = step
+
+    def trace(frame: Any, event: str, arg: object) -> Any:
+        nonlocal left
+        if not frame.f_globals["__name__"].startswith("trident.core."):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and left >= 0 and is_free():
+            left -= 1
+            if left < 0:
+                second()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        first()
+    finally:
+        sys.settrace(before)
+    if left >= 0:
+        second()
+    return left < 0
+
+
+def answer_of(pending: PendingRequest, *, final: bool = True) -> InferenceResponse:
+    response = InferenceResponse("m", 1, [], id=pending.request.id)
+    response.final = final
+    return response
+
+
+def sent(pending: PendingRequest) -> None:
+    deliver(pending, answer_of(pending, final=False))
+    deliver(pending, answer_of(pending))
+
+
+def entered(pending: PendingRequest) -> None:
+    """As in a sequence, which must be told of the end, too."""
+    ends: list[bool] = []
+
+    def respond(response: InferenceResponse) -> None:
+        ends.append(response.final)
+        on_response(response)
+
+    on_response = pending.take_callback()
+    pending.on_response = respond
+    deliver(pending, answer_of(pending))
+    assert ends == [True]
+
+
+def failed(pending: PendingRequest) -> None:
+    pending.fail(InvalidRequest("after it was accepted"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(sent, failed), (failed, sent), (entered, failed), (failed, entered), (failed, failed)],
+    ids=lambda each: each.__name__,
+)
+def test_a_request_that_two_answer_at_once_has_one_final_response(
+    one: Callable[[PendingRequest], None], other: Callable[[PendingRequest], None]
+) -> None:
+    for step in range(10_000):
+        answers: list[InferenceResponse] = []
+        pending = PendingRequest(InferenceRequest("m", []), answers.append)
+        is_amid = interrupted(partial(one, pending), partial(other, pending), step, lambda: True)
+        assert [answer.final for answer in answers] in ([True], [False, True]), step
+        if not is_amid:
+            return
+
+
+class Lost(DynamicBatcher):
+    """Accepts request x, and raises; somebody else answers it."""
+
+    accepted: list[PendingRequest]
+
+    def submit(self, pending: PendingRequest) -> None:
+        if pending.request.id != "x":
+            super().submit(pending)
+            return
+        self.accepted.append(pending)
+        raise Fault("after it was accepted")
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_request_that_is_answered_while_it_fails_ends_once_in_its_sequence(ordered: bool) -> None:
+    accepted = Lost.accepted = []
+    for step in range(10_000):
+        strategy = OLDEST.replace("{", "{ preserve_ordering: true") if ordered else OLDEST
+        with sequences(strategy, Lost) as (scheduler, submit, caller):
+
+            def answer() -> None:
+                for pending in accepted:
+                    deliver(pending, answer_of(pending))
+
+            submit("a", 1, "s")
+            caller.wait(1)
+            is_amid = interrupted(
+                partial(submit, "x", 1), answer, step, lambda: bool(accepted) and not scheduler._lock.locked()
+            )
+            answer()
+            submit("b", 1, "e")
+            caller.wait(3)
+        assert sorted(caller.outcomes()) == ["a", "b", "x"], step
+        accepted.clear()
+        if not is_amid:
+            return
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_request_that_is_answered_while_it_fails_ends_its_flight_once(ordered: bool) -> None:
+    for step in range(10_000):
+        cached = Cached(FaultyCache(Fault()))
+        cached.refuses_after = True
+        cached.refusals = [Fault("after it was accepted")]
+        if ordered:
+            cached.scheduler._order = ResponseOrder(cached.scheduler._pass_on)
+        kept, lock = cached.kept, cached.scheduler._lock
+        is_amid = interrupted(
+            partial(cached.send, "x"),
+            cached.answer,
+            step,
+            lambda kept=kept, lock=lock: bool(kept) and not lock.locked(),
+        )
+        cached.send("a")
+        cached.answer()
+        assert sorted(cached.end()) == ["a", "x"], step
+        if not is_amid:
+            return
