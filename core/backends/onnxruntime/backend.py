@@ -342,6 +342,10 @@ def _check_signature(config: ModelConfig, file: Path, session: Any) -> None:
             )
 
 
+# Of a batch in the trial of a model whose configuration does not say.
+_MOST_ROWS = 64
+
+
 def _tried(config: ModelConfig, file: Path, session: Any, signature: ModelSignature) -> ModelSignature:
     """`signature` with what a trial shows of batches of the requests that `config` allows.
 
@@ -360,7 +364,7 @@ def _tried(config: ModelConfig, file: Path, session: Any, signature: ModelSignat
             replace(each, shape=(*each.shape[:1], *dims[each.name])) if each.name in dims else each for each in inputs
         )
     margin = rounding_margin(file)
-    rows = config.max_batch_size or 3
+    rows = config.max_batch_size or _MOST_ROWS
     tried = tried_signature(session, replace(signature, inputs=inputs), config.name, rows, margin)
     return replace(tried, inputs=signature.inputs)
 

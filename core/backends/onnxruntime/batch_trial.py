@@ -64,7 +64,7 @@ def tried_signature(
     margin: float = _MARGIN,
     seconds: float = _SECONDS_AT_MOST,
 ) -> ModelSignature:
-    """`signature` with what a trial in batches of up to `rows` shows, if its inputs can be batched at all.
+    """`signature` with what a trial in batches of up to `rows` rows shows, if its inputs can be batched at all.
 
     It ends after `seconds`. `margin` is the result of `rounding_margin`. What shows is a fault, or -1 as the first
     dimension of all outputs. Without a result, which the log says, the declared dimensions decide.
@@ -120,8 +120,8 @@ def time_limit(options: Any, seconds: float) -> Iterator[None]:
 # A first dimension that is variable need not be the batch: it may be the time, or the objects that were found. And rows
 # may depend on each other although every tensor has one for each: a reduction over the batch, or a dynamic
 # quantization, whose scale is that of the whole tensor. So the graph runs on three different rows, each alone and then
-# in batches of two and three, and each row of a batch is compared with the row alone. Source:
-# docs/model-repository.md.
+# in batches of two and three, and each row of a batch is compared with the row alone; at last all three again and again
+# in one batch, which is as large as it may be and cheap. Source: docs/model-repository.md.
 
 
 Feed = dict[str, Array]
@@ -136,6 +136,8 @@ _LENGTHS = (5, 16, 32, 64, 224, 512, 4, 3, 2, 8, 10, 128, 1)
 # One second of sound, where it is the only dimension of each input. What needs a square of it would not fit in memory.
 _SAMPLES = (16000,)
 _INPUT_BYTES_AT_MOST = 64 << 20
+# Of the large batch. More would take memory that the model may never need again.
+_LARGE_BYTES, _LARGE_ROWS, _LARGE_SECONDS = 1 << 20, 1024, 1.0
 # The range of 8-bit integers from which they are taken for quantized numbers rather than labels.
 _QUANTIZED = 16
 # The part of the elements of a row that may differ: at a tie, a difference in the last bit decides.
@@ -177,7 +179,7 @@ def try_batches(
     rows: int,
     margin: float,
 ) -> TrialOutcome:
-    """Run the graph in batches of up to `rows` rows, at most three. `failures` are what a run raises.
+    """Run the graph in batches of up to `rows` rows. `failures` are what a run raises.
 
     `margin` is how far floating-point numbers may be apart, as a part of the largest in their row: kernels may round
     differently for different numbers of rows.
@@ -204,7 +206,12 @@ def try_batches(
             failure = f"it fails on made-up inputs: {_first_line(exc)}"
             continue
         try:
+            began = monotonic()
             fault = _fault(run, feeds, alone, outputs, failures, margin)
+            # As many rows as a second allows at the speed of the batches before.
+            large = min(rows, _LARGE_ROWS, _LARGE_BYTES // max(1, size), int(_LARGE_SECONDS / (monotonic() - began)))
+            if fault is None and large > len(feeds):
+                fault = _fault_of_many(run, feeds, alone, outputs, failures, margin, large)
         except TrialOver:
             return TrialOutcome(failure="it took too long")
         except failures as exc:  # the row that it has answered already
@@ -242,12 +249,51 @@ def _fault(
             if result.shape[:1] != (count,):
                 text = f"output '{name}' has shape {shape_text(result.shape)} for a batch of {count}"
                 return BatchingFault(text, _SHAPE_CURE)
-        for number in range(count):
-            for at, name in enumerate(outputs):
-                mine, beside = alone[number][at], together[at][number : number + 1]
-                seen = _difference(mine, beside, margin)
-                if seen and not _difference(mine, run(feeds[number])[at], margin):
-                    return BatchingFault(f"a row of output '{name}' {seen} in a batch of {count}", _ROWS_CURE)
+        if fault := _mixed(run, feeds, alone, outputs, together, margin, count):
+            return fault
+    return None
+
+
+def _fault_of_many(
+    run: RunFeed,
+    feeds: Sequence[Feed],
+    alone: Sequence[Sequence[Array]],
+    outputs: Sequence[str],
+    failures: tuple[type[Exception], ...],
+    margin: float,
+    count: int,
+) -> BatchingFault | None:
+    """That of a batch of `count` rows, more than there are feeds. One that fails shows nothing: it gives no answer."""
+    order = [number % len(feeds) for number in range(count)]
+    batch = {name: np.concatenate([feed[name] for feed in feeds])[order] for name in feeds[0]}
+    try:
+        together = run(batch)
+    except TrialOver:
+        return None
+    except failures:
+        return None
+    if any(result.shape[:1] != (count,) for result in together):
+        return None
+    return _mixed(run, feeds, alone, outputs, together, margin, count)
+
+
+def _mixed(
+    run: RunFeed,
+    feeds: Sequence[Feed],
+    alone: Sequence[Sequence[Array]],
+    outputs: Sequence[str],
+    together: Sequence[Array],
+    margin: float,
+    count: int,
+) -> BatchingFault | None:
+    """The fault of the first row of a batch that differs from itself alone, where that does not change by itself."""
+    for number in range(count):
+        row = number % len(feeds)
+        for at, name in enumerate(outputs):
+            mine, beside = alone[row][at], together[at][number : number + 1]
+            seen = _difference(mine, beside, margin)
+            if seen and not _difference(mine, run(feeds[row])[at], margin):
+                return BatchingFault(f"a row of output '{name}' {seen} in a batch of {count}", _ROWS_CURE)
     return None
 
 

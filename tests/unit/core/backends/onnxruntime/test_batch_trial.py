@@ -131,6 +131,18 @@ def of_all_rows(operator: str) -> onnx.ModelProto:
     return graph(nodes, [["batch", 3], ["batch", 3]])
 
 
+def of_many_rows() -> onnx.ModelProto:
+    """X -> Y, less the sum of the rows from the sixth on."""
+    nodes = [
+        helper.make_node("Slice", ["X", "FIVE", "END", "AXES"], ["late"]),
+        helper.make_node("ReduceSum", ["late", "AXES"], ["sum"], keepdims=1),
+        helper.make_node("Sub", ["X", "sum"], ["Y"]),
+    ]
+    named = {"FIVE": [5], "END": [1 << 40], "AXES": [0]}
+    constants = [onnx_models.constant(name, value) for name, value in named.items()]
+    return graph(nodes, [["batch", 3], ["batch", 3]], *constants)
+
+
 def quantized_dynamically() -> onnx.ModelProto:
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["X"], ["quantized", "scale", "zero"]),
@@ -164,10 +176,11 @@ def of_one_row() -> onnx.ModelProto:
         (total(), ""),
         (of_all_rows("Softmax"), "a row of output 'Y' has 1 alone and "),
         (of_all_rows("ReduceMean"), "a row of output 'Y' has 0 alone and"),
+        (of_many_rows(), " in a batch of 64"),
         (quantized_dynamically(), "a row of output 'Y' has "),
         (of_one_row(), "it takes one row, and fails on a batch of 2: "),
     ],
-    ids=["time", "objects", "all", "total", "softmax", "mean", "dynamic", "one row"],
+    ids=["time", "objects", "all", "total", "softmax", "mean", "many", "dynamic", "one row"],
 )
 def test_dependent_rows_are_not_batched(
     model: onnx.ModelProto, seen: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
