@@ -17,6 +17,7 @@ from tests.histories.grpc_client import GrpcAsker, StreamAsker, can_say
 from tests.histories.http_client import LIMIT_S, GenerateAsker, HttpAsker, MemoryAsker
 from tests.histories.kinds import BY_KIND, Answer, Kind, Question
 from tests.histories.many import Rush
+from tests.histories.openai import OpenAIAsker
 from tests.histories.platforms import PlatformAsker
 from tests.histories.trouble import Trouble
 from tests.histories.web_socket import SocketAsker
@@ -50,6 +51,8 @@ def asker_of(transport: str, plan: Plan, board: Board, client: int) -> Any:
             return PlatformAsker(plan.sagemaker, transport)
         case "Vertex":
             return PlatformAsker(plan.vertex, transport)
+        case "embeddings" | "completions" | "chat":
+            return OpenAIAsker(plan.http, transport)
         case "events" | "generate":
             return GenerateAsker(plan.http)
         case "shared memory":

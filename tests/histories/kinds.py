@@ -620,6 +620,45 @@ def execute(self, requests):
     config = Script.config + 'parameters { key: "EXECUTION_LIMIT_SECONDS" value { string_value: "1" } }'
 
 
+class Crowded(Script):
+    """Tensors that travel in the memory which the process of the model shares, and find it full."""
+
+    transports = ("HTTP binary", *GRPC, *MEMORY)
+    config = "dynamic_batching {}" + _INT32.replace(f"[ {WIDTH} ]", "[ -1 ]") + _GROUP % 2
+
+    def shape(self, random: Random) -> tuple[int, ...]:
+        return 1, random.randrange(*random.choice(((1, 100), (8_000, 200_000))))
+
+
+class Talking(Script):
+    """Pieces of text, each with the weight, its number and the word in brackets of the prompt."""
+
+    transports = ("completions", "chat")
+    max_batch_size = 0
+    config = _MANY.replace("TYPE_INT32", "TYPE_STRING") + _GROUP % 2
+    code = """
+def execute(self, requests):
+    for request in requests:
+        sender, word = request.get_response_sender(), self.given(request).flat[0].decode().split("[")[1].split("]")[0]
+        for number in range(int(word[0]) + 1):
+            piece = f"{self.weight}:{number}:{word} "
+            sender.send(self.answer(np.array([piece.encode()], np.object_)))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+    def inputs(self, tag: int, random: Random) -> Tensors:
+        (number,) = numbers(tag, 1)
+        return {"IN": ("BYTES", np.array([f"Tell of [{number % 10}{number:x}é😀]".encode()], np.object_))}
+
+    def weights(self, question: Question, answers: Sequence[Answer]) -> Weights:
+        (answer,) = answers
+        word = question.inputs["IN"][1][0].decode().partition("[")[2][:-1]
+        weight, _, _ = answer["OUT"][0].decode().partition(":")
+        wanted = "".join(f"{weight}:{number}:{word} " for number in range(int(word[0]) + 1)).encode()
+        compare(answer["OUT"], np.array([wanted], np.object_))
+        return (int(weight),)
+
+
 class Later(Script):
     """Answers from a thread, after `execute` has returned."""
 
@@ -919,6 +958,7 @@ class Trees(Fixed):
 
 class Text(Fixed):
     datatype = "BYTES"
+    transports = (*ONE_ANSWER, "embeddings")
     input, output = "text", "embedding"
 
     def table(self) -> tuple[Array, Array]:
@@ -998,6 +1038,8 @@ KINDS: tuple[Kind, ...] = (
     Grown("grown"),
     Optional("optional", ("limited",)),
     Hanging("hanging"),
+    Crowded("crowded"),
+    Talking("talking"),
     Later("later"),
     Words("words"),
     Tokens("tokens"),

@@ -188,6 +188,7 @@ class _Run:
             of_models |= {"model-control-mode": "demand", "model-idle-secs": "1"}
         named = {"platform": "plain", **of_models, **(platforms if "plain" in self.kinds else {})}
         options = [*(f"--{name}={value}" for name, value in named.items()), *SHAPES[self.setting.shape]]
+        options.append("--backend-config=python,shared-memory-byte-size=1048576")
         if self.setting.shape not in ("one-process", "demand"):
             options.append(f"--http-worker-memory-bytes={8 << 20}")
         if "disk" in self.setting.faults and (disk := self._small_disk(stack)) is not None:
