@@ -405,7 +405,10 @@ def _parse(body: Buffer, spec: ModelSpec) -> Members:
     if type(document) is not dict:
         raise InvalidRequest("attempt to get members for non-object", hint="send a JSON object with a value per input")
     text = bytes(body)
-    if any(text.count(b'"%b"' % name.encode()) > 1 for name in spec.inputs):
+    names = spec.inputs
+    # A name may be written with escapes: those of other characters than quotes, slashes and the like begin with \\u.
+    is_escaped = b"\\u" in text or (b"\\" in text and not all(map(str.isidentifier, names)))
+    if is_escaped or any(text.count(b'"%b"' % name.encode()) > 1 for name in names):
         # Only the second look tells a key from a string. A dict would keep the last value of a key.
         pairs: Members = parse_json(text, pairs=_Members)
         return pairs

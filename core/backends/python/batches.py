@@ -343,11 +343,15 @@ def _problem_of(parameters: dict[str, Parameter]) -> str:
 _OPTION = "--strict-python-outputs"
 
 
+# A model may give its outputs any names.
+_MOST_SAID = 100
+
+
 class OutputCheck:
     """Of all processes of one model version. Any thread.
 
-    `strict`: what is wrong is an error of the request. Otherwise it is logged, once for each tensor and kind,
-    and the client gets the output as it is, unless the configuration does not have it.
+    `strict`: what is wrong is an error of the request. Otherwise it is logged, once for each of the first tensors and
+    kinds, and the client gets the output as it is, unless the configuration does not have it.
     """
 
     def __init__(self, spec: ModelSpec, strict: bool = False) -> None:
@@ -378,7 +382,7 @@ class OutputCheck:
         text = f"output '{name}' of model '{self._spec.name}' {text}"
         if self._strict:
             return f"{text} ({_OPTION})"
-        if (name, kind) not in self._said:
+        if (name, kind) not in self._said and len(self._said) < _MOST_SAID:
             self._said.add((name, kind))
             _log.warning(
                 "%s; %s, and it is not said again: %s makes it an error",

@@ -97,6 +97,14 @@ def test_values_without_a_shape_are_refused(dims: tuple[int, ...], max_batch_siz
             "Converting keyword: 'parameters': parameter 'nested' has invalid type. "
             "It should be either 'int', 'bool', or 'string'.",
         ),
+        *(
+            (text, "[request id: <id_unknown>] input 'count' already exists in request")
+            for text in (
+                rb'{"count": 1, "count": 2}',
+                rb'{"count": 1, "\u0063ount": 2}',
+                rb'{"c\u006funt": 1, "coun\u0074": 2}',
+            )
+        ),
         (b"[1]", "attempt to get members for non-object"),
         (b'{"text": }', "failed to parse the request JSON buffer: unexpected character, expected a JSON value at 9"),
     ],

@@ -210,6 +210,24 @@ def test_the_key_of_a_large_request_is_made_on_another_thread(bench: Bench) -> N
     assert (bench.value("a"), bench.value("b")) == (10, 10)
 
 
+def test_answers_that_are_found_wait_for_those_of_earlier_requests(bench: Bench) -> None:
+    bench.spec = replace(bench.spec, batching=BatchingSpec(preferred_batch_sizes=(1,), preserve_ordering=True))
+    bench.scheduler = bench.open()
+    assert bench.scheduler.answers_at_once is None
+    bench.submit("a", 1)
+    bench.executor.answer(10)
+    bench.submit("b", 2)
+    bench.submit("c", 1)
+    bench.submit("d", 1, size=LARGE)
+    bench.submit("e", 1)
+    assert [len(bench.answers[id]) for id in "abcde"] == [1, 0, 0, 0, 0]
+    bench.executor.answer(20)
+    assert [len(bench.answers[id]) for id in "abcde"] == [1, 1, 1, 0, 0]
+    until(lambda: len(bench.executor.submitted) == 1)
+    bench.executor.answer(30)
+    assert [bench.value(id) for id in "abcde"] == [10, 20, 10, 30, 10]
+
+
 def test_a_stopped_scheduler_answers_nothing_from_the_cache(bench: Bench) -> None:
     bench.submit("a", 1)
     bench.executor.answer(10)

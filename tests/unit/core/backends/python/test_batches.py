@@ -227,6 +227,13 @@ def test_unconfigured_outputs_are_logged_or_refused(
     assert record.getMessage().startswith(text)
 
 
+def test_outputs_of_ever_new_names_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    check = OutputCheck(spec())
+    for number in range(1000):
+        assert check.problem(f"new {number}", "FP32", (1,)) == ""
+    assert (len(caplog.records), len(check._said)) == (100, 100)
+
+
 def test_request_of_a_model_is_not_checked_as_an_output(caplog: pytest.LogCaptureFixture) -> None:
     answers = Answers(strict=True)
     answers.add(("IN", np.ones(1, np.float32)))
