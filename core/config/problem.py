@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +66,17 @@ def path_inside(directory: Path, relative: str) -> Path | None:
         return path if is_plain(relative) else None
     except ValueError:  # a NUL
         return None
+
+
+def check_readable(path: Path, most: int | None = None) -> None:
+    """Raise OSError unless it is a regular file of at most `most` bytes: reading a pipe may take for ever, and a file
+    without data may have any size.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    if most is not None and found.st_size > most:
+        raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, and may have {most}")
 
 
 def _real_path(path: Path) -> Path:

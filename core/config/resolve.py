@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trident.core.config.platforms import pads_batches
-from trident.core.config.problem import Problem, path_inside
+from trident.core.config.problem import Problem, check_readable, path_inside
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.schema import (
     ModelConfig,
@@ -595,6 +595,10 @@ def _from_file(
     return found
 
 
+# As of the tensors whose size the configuration says.
+_MOST_TEXT = 4 << 30
+
+
 def _read_tensor(
     path: Path, datatype: Datatype, dims: Shape, *, name: str, model: str, prefix: str = ""
 ) -> Array | int:
@@ -604,6 +608,7 @@ def _read_tensor(
     """
     expected = element_count(dims) * datatype.size
     try:
+        check_readable(path, None if expected else _MOST_TEXT)
         with path.open("rb") as file:
             content = file.read(expected) if expected else file.read()
     except OSError as error:

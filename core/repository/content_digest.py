@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 
 from trident.core.repository.repository import (
@@ -16,6 +17,7 @@ from trident.core.repository.repository import (
     ModelDirectory,
     version_number,
 )
+from trident.core.repository.sources import DEEPEST, MOST_FILES
 
 _AT_ONCE = 1 << 20
 # The configuration counts as it is in force, and golden requests change no answer.
@@ -32,7 +34,7 @@ class ContentDigest:
     """
 
     def __init__(self, directory: ModelDirectory, version: int) -> None:
-        """Looks at each file, and reads none."""
+        """Looks at each file, and reads none. Of more than the repository lists there is no digest."""
         self._path = directory.path
         self._version = version
         try:
@@ -63,12 +65,17 @@ class ContentDigest:
         return whole.digest()
 
     def _states(self) -> list[_State]:
-        return sorted(self._walk(self._path, frozenset()))
+        found = sorted(islice(self._walk(self._path, frozenset()), MOST_FILES + 1))
+        if len(found) > MOST_FILES:
+            raise OSError(f"there are more than {MOST_FILES} files")
+        return found
 
     def _walk(self, folder: Path, above: frozenset[str]) -> Iterator[_State]:
         real = os.path.realpath(folder)
         if real in above:  # a link to a folder that it is in
             return
+        if len(above) > DEEPEST:
+            raise OSError(f"there are more than {DEEPEST} folders in each other")
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = os.path.relpath(entry.path, self._path)

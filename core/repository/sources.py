@@ -127,6 +127,11 @@ UNREADABLE = "unreadable:"
 """The beginning of the tag of a local file or folder that this user may not read."""
 
 
+# A link may lead to a whole file system, and every poll lists all files.
+MOST_FILES = 100_000
+DEEPEST = 100
+
+
 class LocalSource:
     """The Source of a folder. It follows symbolic links, because mounted volumes consist of them.
 
@@ -137,6 +142,8 @@ class LocalSource:
         self.path = path
         self.location = str(path)
         self._names = UsableNames(self.location, lambda name: None if _is_utf8(name) else "its name is not UTF-8")
+        # The models of which not all files are listed.
+        self._too_large: set[str] = set()
 
     def models(self) -> Sequence[str]:
         """Leave out folders whose names are not UTF-8, because no client could ask for them."""
@@ -162,34 +169,50 @@ class LocalSource:
                 raise no_directory(self.path)
             return None
         found: list[SourceFile] = []
-        self._walk(root, "", found, set())
+        if not self._walk(root, "", found, set()) and model not in self._too_large:
+            self._too_large.add(model)
+            _log.warning(
+                "model '%s' in %s has more than %d files, or folders in more than %d others: changes of all further "
+                "ones are not seen. Does a link in it lead too far?",
+                model,
+                self.location,
+                MOST_FILES,
+                DEEPEST,
+            )
         return sorted(found, key=lambda file: file.path)
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         return Fetched(ModelDirectory(model, self.path / model), _nothing)
 
-    def _walk(self, folder: str, prefix: str, found: list[SourceFile], seen: set[tuple[int, int]]) -> None:
+    def _walk(self, folder: str, prefix: str, found: list[SourceFile], seen: set[tuple[int, int]]) -> bool:
         """Add all files under `folder` to `found`. An empty folder counts as an empty file: it may be a version.
+
+        False if there are too many, or if they are too deep; these are left out.
 
         Below one top folder of the model no folder is entered twice, so that a cycle of links ends. Two top folders
         that link to the same folder, such as versions that share it, each get its files.
         """
+        if prefix.count("/") > DEEPEST:
+            return False
+        is_whole = True
         try:
             status = os.stat(folder)
             if (status.st_dev, status.st_ino) in seen:  # a link that leads back into the tree
-                return
+                return True
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
                 # A model in Python has it as soon as it has run: it must not look like another model.
                 listed = [entry for entry in entries if entry.name != BYTECODE]
         except FileNotFoundError:  # removed after it was listed
-            return
+            return True
         except OSError as error:  # it concerns only this model: loading it reports the error
             found.append(SourceFile(prefix, 0, f"{UNREADABLE} {error.strerror}"))
-            return
+            return True
         if not listed and prefix:
             found.append(SourceFile(prefix, 0, "folder"))
         for entry in listed:
+            if len(found) >= MOST_FILES:
+                return False
             try:
                 status = entry.stat()
                 is_folder = entry.is_dir()
@@ -198,12 +221,13 @@ class LocalSource:
                     found.append(SourceFile(f"{prefix}{entry.name}", 0, f"{UNREADABLE} {error.strerror}"))
                 continue
             if is_folder:
-                self._walk(entry.path, f"{prefix}{entry.name}/", found, seen if prefix else {*seen})
+                is_whole &= self._walk(entry.path, f"{prefix}{entry.name}/", found, seen if prefix else {*seen})
             else:
                 tag = f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
                 if not os.access(entry.path, os.R_OK, effective_ids=True):
                     tag = f"{UNREADABLE} {tag}"
                 found.append(SourceFile(f"{prefix}{entry.name}", status.st_size, tag))
+        return is_whole
 
 
 def _is_utf8(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -71,13 +72,24 @@ def test_file_supplies_strings(tmp_path: Path) -> None:
             'data_type: TYPE_INT64 dims: [ 2 ] input_data_file: "../../raw"',
             "warmup file path '../../raw' for input 'IN' in model 'm' is outside model directory",
         ),
+        (
+            'data_type: TYPE_INT64 dims: [ 2 ] input_data_file: "pipe"',
+            "failed to open file for read FOLDER/warmup/pipe: it is not a regular file",
+        ),
+        (
+            'data_type: TYPE_STRING dims: [ 2 ] input_data_file: "huge"',
+            "failed to open file for read FOLDER/warmup/huge: it has 1099511627776 bytes, and may have 4294967296",
+        ),
     ],
 )
 def test_invalid_sample_has_the_text_of_triton(tmp_path: Path, value: str, message: str) -> None:
     write(tmp_path, pack_bytes([b"12345"]))
+    os.mkfifo(tmp_path / "warmup" / "pipe")
+    with (tmp_path / "warmup" / "huge").open("wb") as file:
+        file.truncate(1 << 40)
     with pytest.raises(ConfigInvalid) as caught:
         samples(tmp_path, value)
-    assert caught.value.message == message
+    assert caught.value.message == message.replace("FOLDER", str(tmp_path))
 
 
 def spec(max_batch_size: int) -> ModelSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from google.protobuf import text_format
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
-from trident.core.errors import ConfigInvalid, ErrorCode, ServerError, Unsupported
+from trident.core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, ServerError, Unsupported
 from trident.core.repository.check import check_model
 from trident.core.repository.config import check_config, read_config
 from trident.core.repository.content_digest import ContentDigest
@@ -62,6 +63,23 @@ def test_file_outside_the_model_directory_is_refused(tmp_path: Path) -> None:
         "label file path '../labels.txt' for output 'OUT' in model 'm' is outside model directory"
     )
     assert caught.value.code is ErrorCode.UNSUPPORTED
+
+
+def test_labels_that_are_no_file_or_have_no_end_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "loop").symlink_to("loop")
+    reasons = {
+        "pipe": "it is not a regular file",
+        "huge": "it has 1099511627776 bytes, and may have 67108864",
+        "loop": "Too many levels of symbolic links",
+        ".": "it is not a regular file",
+    }
+    for name, reason in reasons.items():
+        with pytest.raises(ModelLoadFailed) as caught:
+            labels(tmp_path, name)
+        assert caught.value.message == f"failed to open text file for read {tmp_path / name}: {reason}"
 
 
 ANY = (

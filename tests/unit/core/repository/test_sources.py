@@ -12,10 +12,12 @@ import pytest
 
 from trident.core.errors import ConfigInvalid, InvalidRequest, RepositoryUnavailable
 from trident.core.repository.cloud_sources import ObjectStoreSource
+from trident.core.repository.content_digest import ContentDigest
 from trident.core.repository.layouts import AnyLayoutSource
 from trident.core.repository.opener import SourceOpener, SourceOptions
 from trident.core.repository.override_source import OverrideSource
-from trident.core.repository.sources import LocalSource, Source, UsableNames
+from trident.core.repository.repository import ModelDirectory
+from trident.core.repository.sources import DEEPEST, MOST_FILES, LocalSource, Source, UsableNames
 
 
 def test_folders_of_other_programs_are_passed_over_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,6 +62,23 @@ def test_cycle_of_links_ends(repository: Path) -> None:
     (model / "dangling").symlink_to(model / "nothing")
     (model / "link.txt").symlink_to(model / "1" / "model.onnx")
     assert paths(LocalSource(repository)) == ["1/model.onnx", "config.pbtxt", "link.txt"]
+
+
+def test_a_model_with_too_many_files_is_listed_in_part(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As with a link to a whole file system, which must not hold up the others."""
+    many, deep = repository / "many", repository / "deep"
+    (many / "files").mkdir(parents=True)
+    for number in range(400):
+        (many / "files" / str(number)).touch()
+        (many / f"link{number}").symlink_to("files")
+    (deep / "/".join(["d"] * (2 * DEEPEST))).mkdir(parents=True)
+    (deep / "file").touch()
+    source = LocalSource(repository)
+    assert len(paths(source, "many")) == MOST_FILES
+    assert paths(source, "deep") == paths(source, "deep") == ["file"]
+    assert len(paths(source)) == 2
+    assert [text.partition(" in ")[0] for text in caplog.messages] == ["model 'many'", "model 'deep'"]
+    assert ContentDigest(ModelDirectory("deep", deep), 1).digest() is None
 
 
 @pytest.mark.parametrize("name", ["none", "", ".", "..", "simple/1", "a\0b", "x" * 300])
