@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from google.protobuf import text_format
 
@@ -10,13 +12,16 @@ from trident.core.config.autocomplete import (
     GpuIds,
     auto_complete,
     fill_identity,
+    groups_on_cpu_instead,
     instance_group_problems,
+    is_complete,
+    needs_signature,
     normalize,
     normalize_instance_groups,
 )
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.platforms import fill_platform, pads_batches, platform_problems
-from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.problem import BatchingFault, ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid
 
@@ -28,9 +33,71 @@ def normalized(text: str, gpu_ids: tuple[int, ...] = ()) -> ModelConfig:
     return config
 
 
-@pytest.mark.parametrize("text", ["", "version_policy { latest {} }"])
-def test_latest_version_is_the_default_policy(text: str) -> None:
-    assert normalized(text).version_policy.latest.num_versions == 1
+LATEST = "version_policy { latest { num_versions: 1 } }"
+PINNED = "optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }"
+ON_CPU = 'instance_group { name: "m" kind: KIND_CPU count: 2 }'
+IDENTITY = 'name: "m" platform: "onnxruntime_onnx" backend: "onnxruntime" default_model_filename: "model.onnx"'
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("", f"{LATEST} {PINNED} {ON_CPU}"),
+        ("version_policy { latest {} }", f"{LATEST} {PINNED} {ON_CPU}"),
+        (
+            f"version_policy {{ latest {{ num_versions: 3 }} }} {PINNED} {ON_CPU}",
+            f"version_policy {{ latest {{ num_versions: 3 }} }} {PINNED} {ON_CPU}",
+        ),
+        ("version_policy { all {} }", f"version_policy {{ all {{}} }} {PINNED} {ON_CPU}"),
+        (
+            "version_policy { specific { versions: 2 } }",
+            f"version_policy {{ specific {{ versions: 2 }} }} {PINNED} {ON_CPU}",
+        ),
+        (
+            f"{LATEST} optimization {{ input_pinned_memory {{}} output_pinned_memory {{ enable: false }} }} {ON_CPU}",
+            f"{LATEST} optimization {{ input_pinned_memory {{}} output_pinned_memory {{ enable: false }} }} {ON_CPU}",
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching {}",
+            f"max_batch_size: 8 dynamic_batching {{ preferred_batch_size: 8 }} {LATEST} {PINNED} {ON_CPU}",
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { preferred_batch_size: 2 }",
+            f"max_batch_size: 8 dynamic_batching {{ preferred_batch_size: 2 }} {LATEST} {PINNED} {ON_CPU}",
+        ),
+        (
+            "max_batch_size: 1 dynamic_batching {}",
+            f"max_batch_size: 1 dynamic_batching {{ preferred_batch_size: 1 }} {LATEST} {PINNED} {ON_CPU}",
+        ),
+        ("dynamic_batching {}", f"dynamic_batching {{}} {LATEST} {PINNED} {ON_CPU}"),
+        (
+            "max_batch_size: 8 sequence_batching { direct {} }",
+            "max_batch_size: 8 sequence_batching { direct {} max_sequence_idle_microseconds: 1000000 } "
+            f"{LATEST} {PINNED} {ON_CPU}",
+        ),
+        (
+            "max_batch_size: 8 sequence_batching { max_sequence_idle_microseconds: 7 oldest {} }",
+            "max_batch_size: 8 sequence_batching { max_sequence_idle_microseconds: 7 oldest { preferred_batch_size: 8 }"
+            f" }} {LATEST} {PINNED} {ON_CPU}",
+        ),
+    ],
+)
+def test_defaults_are_filled_and_what_is_written_stays(text: str, filled: str) -> None:
+    wanted = text_format.Parse(f"{IDENTITY} {filled}", ModelConfig())
+    config = normalized(text)
+    assert config == wanted
+    normalize(config, ())
+    assert config == wanted
+    assert normalized(f'name: "other" {text}').name == "other"
+
+
+def test_an_ensemble_gets_neither_instances_nor_optimizations() -> None:
+    wanted = text_format.Parse(f'name: "m" platform: "ensemble" {LATEST}', ModelConfig())
+    config = normalized('platform: "ensemble"')
+    assert config == wanted
+    assert instance_group_problems(config, "m", ()) == []
+    (problem,) = instance_group_problems(ModelConfig(), "m", ())
+    assert (problem.path, problem.message) == ("instance_group", "must specify one or more 'instance group's for m")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +219,48 @@ def test_a_missing_gpu_is_refused_or_replaced_by_the_cpu() -> None:
         "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"
     ]
     assert problems("instance_group { kind: KIND_CPU }", None) == []
+    # What a server without --gpu-missing=cpu makes of a group that lists GPUs which are not there.
+    assert with_groups("instance_group { gpus: [ 3 ] }", [0]) == [("m_0", CPU, 2, [3])]
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu_ids", "moved"),
+    [
+        (
+            "instance_group [ { kind: KIND_GPU }, { gpus: [ 0 ] }, { kind: KIND_CPU }, {} ]",
+            CpuInstead(),
+            ["m_0", "m_1"],
+        ),
+        ("instance_group [ { kind: KIND_GPU }, { gpus: [ 0 ] }, { kind: KIND_CPU }, {} ]", (0,), []),
+        ("instance_group { gpus: [ 3 ] }", (0,), []),
+    ],
+)
+def test_groups_that_are_on_the_cpu_instead_are_told(text: str, gpu_ids: GpuIds, moved: list[str]) -> None:
+    config = config_of(text)
+    normalize_instance_groups(config, gpu_ids)
+    assert groups_on_cpu_instead(config_of(text), config) == moved
+
+
+CURES = "start the server with --gpu-missing=cpu, or use KIND_CPU; to run it on a GPU,"
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu_ids", "path", "hint"),
+    [
+        ("{ kind: KIND_GPU }", None, "kind", f"to run it on the CPU, {CURES} install the extra 'gpu' and start"),
+        ("{ kind: KIND_GPU }", (), "kind", f"to run it on the CPU, {CURES} start the server where it sees one"),
+        ("{ kind: KIND_GPU gpus: [ 0, 7 ] }", (0, 1), "gpus", ""),
+        ("{ kind: KIND_CPU gpus: [ 0 ] }", (0,), "gpus", "remove 'gpus'"),
+        ('{ kind: KIND_CPU profile: [ "0" ] }', (), "profile", ""),
+    ],
+)
+def test_a_problem_of_a_group_has_its_field_and_its_cure(text: str, gpu_ids: GpuIds, path: str, hint: str) -> None:
+    config = config_of(f"instance_group [ {{ kind: KIND_CPU }}, {text} ]")
+    normalize_instance_groups(config, gpu_ids)
+    (problem,) = instance_group_problems(config, "m", gpu_ids)
+    assert problem.path == f"instance_group[1].{path}"
+    assert problem.hint.startswith(hint)
+    assert bool(problem.hint) == bool(hint)
 
 
 def test_invalid_groups_are_problems() -> None:
@@ -164,6 +273,12 @@ def test_invalid_groups_are_problems() -> None:
         f"{prefix}specifies invalid or unsupported gpu id 7. GPUs with at least the minimum required CUDA compute "
         "compatibility of 6.000000 are: 0, 1"
     ]
+    unfilled = text_format.Parse('instance_group { name: "m_0" kind: KIND_GPU count: 1 }', ModelConfig())
+    assert [each.message for each in instance_group_problems(unfilled, "m", [0])] == [
+        f"{prefix}has kind KIND_GPU but specifies no GPUs"
+    ]
+    assert problems('platform: "tensorrt_plan" instance_group { profile: [ "0" ] }', []) == []
+    assert problems("instance_group [ { passive: true }, {} ]", []) == []
     assert problems('platform: "onnxruntime_onnx" instance_group { profile: [ "0" ] }', []) == [
         f"{prefix}and platform onnxruntime_onnxspecifies profile field which is only supported for TensorRT models"
     ]
@@ -197,6 +312,130 @@ def completed(text: str, graph: ModelSignature, default: int = 4) -> ModelConfig
     config = text_format.Parse(text, ModelConfig(name="m"))
     auto_complete(config, graph, default)
     return config
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("input {} output {}", True),
+        ("batch_input {} output {}", True),
+        ("input {}", False),
+        ("output {}", False),
+        ("", False),
+    ],
+)
+def test_a_graph_is_read_unless_both_sides_are_given(
+    text: str, complete: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    config = text_format.Parse(text, ModelConfig(name="m"))
+    assert (is_complete(config), needs_signature(config)) == (complete, not complete)
+    said = "skipping model configuration auto-complete for 'm': inputs and outputs already specified"
+    assert caplog.messages == [said] * complete
+
+
+IN, OUT = 'input { name: "IN" data_type: TYPE_INT32 %s }', 'output { name: "OUT" data_type: TYPE_INT8 %s }'
+ROWS = f"{IN % 'dims: 16'} {OUT % 'dims: 16'}"
+ALL = f"{IN % 'dims: [ -1, 16 ]'} {OUT % 'dims: [ -1, 16 ]'}"
+FAULT = BatchingFault("a row changes", "mend it")
+AUTOFILLED = (
+    "autofilled max_batch_size to 4 for model 'm' since batching is supported but no max_batch_size is specified in "
+    "model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
+)
+ONE_BY_ONE = (
+    "model 'm' runs one request at a time, because a trial has shown that its graph does not keep the requests of a "
+    "batch apart: a row changes; to batch it, mend it"
+)
+NO_LAYOUT = "model layout for model m does not support batching while non-zero max_batch_size is specified"
+
+
+@pytest.mark.parametrize(
+    ("text", "graph", "default", "wanted", "said"),
+    [
+        ("", signature(), 4, f"max_batch_size: 4 dynamic_batching {{}} {ROWS}", [AUTOFILLED]),
+        ("", signature(), 1, f"max_batch_size: 1 {ROWS}", [AUTOFILLED.replace("to 4", "to 1", 1)]),
+        ("", signature(), 0, ALL, []),
+        ("max_batch_size: 8", signature(), 4, f"max_batch_size: 8 dynamic_batching {{}} {ROWS}", []),
+        ("max_batch_size: 2", signature(), 0, f"max_batch_size: 2 dynamic_batching {{}} {ROWS}", []),
+        ("max_batch_size: 1", signature(), 4, f"max_batch_size: 1 {ROWS}", []),
+        (
+            "max_batch_size: 8 sequence_batching {}",
+            signature(),
+            4,
+            f"max_batch_size: 8 sequence_batching {{}} {ROWS}",
+            [],
+        ),
+        # What is written stays, one side or both.
+        (
+            f"max_batch_size: 8 {IN % 'dims: 3'}",
+            signature(),
+            4,
+            f"max_batch_size: 8 dynamic_batching {{}} {IN % 'dims: 3'} {OUT % 'dims: 16'}",
+            [],
+        ),
+        (
+            f"max_batch_size: 8 {OUT % 'dims: 3'}",
+            signature(),
+            4,
+            f"max_batch_size: 8 dynamic_batching {{}} {IN % 'dims: 16'} {OUT % 'dims: 3'}",
+            [],
+        ),
+        (
+            'max_batch_size: 8 batch_input { target_name: "IN" }',
+            signature(),
+            4,
+            f'max_batch_size: 8 dynamic_batching {{}} batch_input {{ target_name: "IN" }} {OUT % "dims: 16"}',
+            [],
+        ),
+        # What the scheduler provides is no tensor of the client.
+        *(
+            (
+                f"max_batch_size: 8 sequence_batching {{ {own} }}",
+                signature(),
+                4,
+                f"max_batch_size: 8 sequence_batching {{ {own} }} {left}",
+                [],
+            )
+            for own, left in (
+                ('control_input { name: "IN" control {} }', OUT % "dims: 16"),
+                ('state { input_name: "IN" output_name: "OUT" }', ""),
+            )
+        ),
+        # Dimensions that a configuration cannot express.
+        (
+            "max_batch_size: 8",
+            signature((-1,), (-1, 0, 3)),
+            4,
+            f"max_batch_size: 8 dynamic_batching {{}} {IN % 'dims: 1 reshape {}'} {OUT % 'dims: [ -1, 3 ]'}",
+            [],
+        ),
+        ("", signature((), (0,)), 0, f"{IN % 'dims: 1'} {OUT % 'dims: -1'}", []),
+        # What the model says of itself counts more than the sizes, and what a trial has shown more than these.
+        ("", replace(signature(), can_batch=False), 4, ALL, []),
+        ("max_batch_size: 8", replace(signature(), can_batch=False), 4, f"max_batch_size: 8 {ROWS}", [NO_LAYOUT]),
+        (
+            "",
+            replace(signature((2, 16), (2, 16)), can_batch=True),
+            4,
+            f"max_batch_size: 4 dynamic_batching {{}} {ROWS}",
+            [AUTOFILLED],
+        ),
+        ("", replace(signature(), batching_fault=FAULT), 4, ALL, [ONE_BY_ONE]),
+        ("", replace(signature(), batching_fault=FAULT), 0, ALL, []),
+        (
+            "max_batch_size: 8",
+            replace(signature(), batching_fault=FAULT),
+            4,
+            f"max_batch_size: 8 dynamic_batching {{}} {ROWS}",
+            [],
+        ),
+    ],
+)
+def test_what_is_missing_follows_from_the_graph(
+    text: str, graph: ModelSignature, default: int, wanted: str, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert completed(text, graph, default) == text_format.Parse(wanted, ModelConfig(name="m"))
+    assert caplog.messages == said
 
 
 @pytest.mark.parametrize(("in_shape", "out_shape"), [((2, 4), (-1, 4)), ((-1, 4), ()), ((-1, 4), (2, 4))])

@@ -54,6 +54,52 @@ def test_what_a_hint_says_to_write_is_right(shape: Shape, batch: int, more: str)
     assert found
 
 
+_IN, _OUT = TensorSignature("IN", "INT32", (-1, 4)), TensorSignature("OUT", "INT32", (-1, 4))
+STATEFUL = ModelSignature(
+    (_IN, TensorSignature("S", "FP32", (-1, 2)), TensorSignature("C", "INT32", (-1, 1))),
+    (_OUT, TensorSignature("T", "FP32", (-1, 2))),
+)
+SEQUENCE = """sequence_batching {
+  control_input { name: "C" control { int32_false_true: [ 0, 1 ] } }
+  state { input_name: "S" output_name: "T" data_type: TYPE_FP32 dims: [ 2 ] } }"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "paths"),
+    [
+        ("", "", []),
+        ('"S"', '"R"', ["input", "sequence_batching.state[0].name"]),
+        ('"T"', '"R"', ["sequence_batching.state[0]"]),
+        ("dims: [ 2 ]", "dims: [ 3 ]", ["sequence_batching.state[0].dims"] * 2),
+        ("dims: [ 2 ]", "dims: [ -1 ]", ["sequence_batching.state[0].dims"]),
+        ("TYPE_FP32", "TYPE_FP16", ["sequence_batching.state[0].data_type"] * 2),
+    ],
+)
+def test_a_state_is_an_input_and_an_output_of_the_graph(old: str, new: str, paths: list[str]) -> None:
+    text = config_text("4", "4") + SEQUENCE.replace(old, new)
+    found = validate_against_signature(text_format.Parse(text, ModelConfig(name="m")), STATEFUL, "m")
+    assert [problem.path for problem in found] == paths
+
+
+@pytest.mark.parametrize(
+    ("in_dims", "out_dims", "batch", "wrong"),
+    [
+        ("4", "4", 8, ""),
+        ("-1", "4", 8, "input"),  # an input may be narrower than the graph's, an output wider
+        ("4", "-1", 8, ""),
+        ("4, 1", "4", 8, "input"),
+        ("-1, 4", "-1, 4", 0, ""),
+        ("2, 4", "-1, 4", 0, ""),
+        ("-1, 4", "2, 4", 0, "output"),
+        ("4", "-1, 4", 0, "input"),
+    ],
+)
+def test_dims_fit_the_graph(in_dims: str, out_dims: str, batch: int, wrong: str) -> None:
+    config = text_format.Parse(config_text(in_dims, out_dims, batch), ModelConfig(name="m"))
+    found = validate_against_signature(config, graph((-1, 4), (-1, 4)), "m")
+    assert [problem.path for problem in found] == [f"{wrong}[0].dims"] * bool(wrong)
+
+
 def test_unknown_names_list_the_allowed_ones() -> None:
     assert messages(config_text().replace('"IN"', '"WRONG"'), graph()) == [
         "unexpected inference input 'WRONG', allowed inputs are: IN"

@@ -19,6 +19,7 @@ from trident.core.config.resolve import histogram_buckets
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import (
     batch_tensor_problems,
+    count_problems,
     scheduling_problems,
     sequence_problems,
     settings_without_effect,
@@ -241,11 +242,144 @@ def refused(text: str, *, completed: bool = True) -> list[str]:
             ["Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m"],
         ),
         ("preserve_ordering: true default_queue_policy { timeout_action: DELAY }", []),
+        ("default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }", []),
+        ("preserve_ordering: true priority_levels: 1 default_priority_level: 1", []),
+        ("priority_queue_policy { key: 3 value {} }", []),
+        ("priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 2 value {} }", []),
+        (
+            "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 0 value {} }",
+            ["priority queue policy must have priority level in range [1, 2] for m"],
+        ),
         ("priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 value {} }", []),
     ],
 )
 def test_dynamic_batching_problem_has_its_text(batching: str, expected: list[str]) -> None:
     assert refused(f"max_batch_size: 8 dynamic_batching {{ {batching} }}") == expected
+
+
+ANY = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
+START, ID = "CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_CORRID"
+
+
+def messages_sequence(sequence_batching: str, more: str = "max_batch_size: 8") -> list[str]:
+    return [problem.message for problem in sequence_problems(sequence_config(sequence_batching, more), "m")]
+
+
+def control(fields: str, kind: str = START, name: str = "C") -> str:
+    return f'control_input {{ name: "{name}" control {{ kind: {kind} {fields} }} }} '
+
+
+def state(fields: str = "", initial: str = "") -> str:
+    made = f"initial_state {{ {initial} }}" if initial else ""
+    return f'state {{ input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: [ 2, -1 ] {fields} {made} }} '
+
+
+BATCHED = "max_batch_size: 8 dynamic_batching"
+SEQUENCES = "max_batch_size: 8 sequence_batching"
+FLAG, ONE_ID = "int32_false_true: [ 0, 1 ]", "data_type: TYPE_UINT64"
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        (f"{BATCHED} {{ preferred_batch_size: 9 }}", ["dynamic_batching.preferred_batch_size"]),
+        (f"{BATCHED} {{ preferred_batch_size: [ 0, 9 ] }}", ["dynamic_batching.preferred_batch_size"] * 2),
+        ("dynamic_batching { preferred_batch_size: 1 }", ["dynamic_batching.preferred_batch_size"]),
+        (f"{BATCHED} {{ priority_levels: 2 }}", ["dynamic_batching.default_priority_level"]),
+        (
+            f"{BATCHED} {{ priority_levels: 1 default_priority_level: 1 "
+            "priority_queue_policy { key: 2 value {} } }",
+            ["dynamic_batching.priority_queue_policy"],
+        ),
+        (
+            f"{BATCHED} {{ preserve_ordering: true priority_queue_policy {{ key: 1 value {{ "
+            "timeout_action: DELAY default_timeout_microseconds: 1 } } }",
+            ["dynamic_batching.priority_queue_policy[1].timeout_action"],
+        ),
+        (f"{SEQUENCES} {{ direct {{ minimum_slot_utilization: 0 }} }}", []),
+        (f"{SEQUENCES} {{ direct {{ minimum_slot_utilization: 1 }} }}", []),
+        (
+            f"{SEQUENCES} {{ direct {{ minimum_slot_utilization: -0.5 }} }}",
+            ["sequence_batching.direct.minimum_slot_utilization"],
+        ),
+        (f"{SEQUENCES} {{ oldest {{ preferred_batch_size: [ 1, 8 ] }} }}", []),
+        (
+            f"{SEQUENCES} {{ oldest {{ preferred_batch_size: 9 }} }}",
+            ["sequence_batching.oldest.preferred_batch_size"],
+        ),
+        *(
+            (f"{SEQUENCES} {{ {controls} }}", [f"sequence_batching.control_input{path}" for path in paths])
+            for controls, paths in (
+                (control(FLAG) + control(FLAG, "CONTROL_SEQUENCE_END", "D") + control(ONE_ID, ID, "E"), []),
+                (control(FLAG, name="") + control(FLAG, "CONTROL_SEQUENCE_END", "D"), ["[0].name"]),
+                (control(FLAG) + control(FLAG, "CONTROL_SEQUENCE_END"), ["[1]"]),
+                (control(FLAG) + control(FLAG, name="D"), ["[1]"]),
+                (
+                    f'control_input {{ name: "C" control {{ kind: {START} {FLAG} }} '
+                    f"control {{ kind: {ID} {ONE_ID} }} }}",
+                    ["[0]"],
+                ),
+                (control(""), ["[0].control[0]"]),
+                (control(f"{FLAG} fp32_false_true: [ 0, 1 ]"), ["[0].control[0]"]),
+                (control("int32_false_true: 0"), ["[0].control[0].int32_false_true"]),
+                (control("fp32_false_true: [ 0, 1, 2 ]"), ["[0].control[0].fp32_false_true"]),
+                (control("bool_false_true: [ false, true ]"), []),
+                (control(f"{ONE_ID} {FLAG}", ID), ["[0].control[0]"]),
+                *((control(f"data_type: TYPE_{name}", ID), []) for name in ("UINT32", "INT32", "INT64", "STRING")),
+                *((control(text, ID), ["[0].control[0].data_type"]) for text in ("", "data_type: TYPE_INT16")),
+            )
+        ),
+        *(
+            (f"{SEQUENCES} {{ {states} }}", [f"sequence_batching.state{path}" for path in paths])
+            for states, paths in (
+                (state() + state().replace('"I"', '"J"').replace('"O"', '"P"'), []),
+                (state() + state().replace('"I"', '"J"'), ["[1].output_name"]),
+                (state() + state().replace('"O"', '"P"'), ["[1].input_name"]),
+                (state().replace('"I"', '""'), ["[0]"]),
+                (state().replace('"O"', '""'), ["[0]"]),
+                (state().replace("TYPE_FP32", "TYPE_INVALID"), ["[0].data_type"]),
+                (state().replace("[ 2, -1 ]", "[ 1, 0 ]"), ["[0].dims"]),
+                (state().replace("[ 2, -1 ]", "[ -2 ]"), ["[0].dims"]),
+                (state("use_growable_memory: true"), ["[0].use_growable_memory"]),
+                *(
+                    (
+                        state(initial=f'name: "n" data_type: TYPE_FP32 dims: [ {dims} ] zero_data: true'),
+                        [f"[0].initial_state.{field}"] if field else [],
+                    )
+                    for dims, field in (
+                        ("2, 0", ""),
+                        ("2, 9", ""),
+                        ("2, -1", "dims"),
+                        ("-1, 9", "dims"),
+                        ("3, 9", "dims"),
+                        ("2", "dims"),
+                        ("2, 9, 1", "dims"),
+                    )
+                ),
+                (
+                    state(initial="data_type: TYPE_INT8 dims: [ 2, 9 ]"),
+                    ["[0].initial_state.data_type", "[0].initial_state.name", "[0].initial_state"],
+                ),
+            )
+        ),
+        (
+            f'{SEQUENCES} {{ {control(FLAG, name="I")} {state()} }} input {{ name: "Q" }} input {{ name: "I" }}',
+            ["input[1].name", "input[1].name", "sequence_batching.state"],
+        ),
+    ],
+)
+def test_a_problem_of_a_scheduler_is_at_its_field(text: str, paths: list[str]) -> None:
+    found = scheduling_problems(text_format.Parse(text, ModelConfig(name="m")), "m")
+    assert [problem.path for problem in found] == paths
+
+
+def test_what_auto_complete_may_still_fill_is_no_problem() -> None:
+    sizes = "{ preferred_batch_size: 9 }"
+    for batching in (f"dynamic_batching {sizes}", f"sequence_batching {{ oldest {sizes} }}"):
+        assert refused(batching, completed=False) == []
+        assert len(refused(f"max_batch_size: 8 {batching}", completed=False)) == len(refused(batching)) == 1
+    scalar = config_of('input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {} }')
+    assert [list(tensor_problems(scalar, "m", completed=False)), len(list(tensor_problems(scalar, "m")))] == [[], 1]
 
 
 @pytest.mark.parametrize("value", ["", "fast", "0", "-1", "nan", "inf", "3600001", "20 ms"])
@@ -294,23 +428,6 @@ def test_a_trial_that_is_ignored_perhaps_is_a_problem_of_models_with_a_trial() -
     text = 'max_batch_size: 8 parameters { key: "BATCH_DESPITE_TRIAL" value { string_value: "yes" } }'
     assert refused(f'backend: "onnxruntime" {text}') == ["BATCH_DESPITE_TRIAL must be true or false, got 'yes' for m"]
     assert refused(f'backend: "python" {text}') == []
-
-
-ANY = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
-START, ID = "CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_CORRID"
-
-
-def messages_sequence(sequence_batching: str, more: str = "max_batch_size: 8") -> list[str]:
-    return [problem.message for problem in sequence_problems(sequence_config(sequence_batching, more), "m")]
-
-
-def control(fields: str, kind: str = START, name: str = "C") -> str:
-    return f'control_input {{ name: "{name}" control {{ kind: {kind} {fields} }} }} '
-
-
-def state(fields: str = "", initial: str = "") -> str:
-    made = f"initial_state {{ {initial} }}" if initial else ""
-    return f'state {{ input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: [ 2, -1 ] {fields} {made} }} '
 
 
 @pytest.mark.parametrize(
@@ -610,6 +727,43 @@ def test_a_count_that_would_be_a_loop_or_memory_is_refused(index: dict[str, list
     assert ", more than the maximum of " in reason
 
 
+GPUS = "instance_group { kind: KIND_GPU gpus: [ 0, 1 ] count: %d }"
+ITEM = 'model_warmup { batch_size: %d count: %d inputs { key: "I" value { data_type: TYPE_%s dims: [ %s ] } } }'
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("instance_group { count: 1024 }", 0),
+        ("instance_group { count: 1025 }", 1025),
+        ("instance_group { count: 1024 } instance_group { count: 1 }", 1025),
+        ("instance_group { count: 1024 } instance_group { count: 9 passive: true }", 0),
+        (GPUS % 512, 0),
+        (GPUS % 513, 1026),
+        (ITEM % (1, 10_000, "FP32", "1"), 0),
+        (ITEM % (1, 10_001, "FP32", "1"), 10_001),
+        (ITEM % (0, 10_001, "FP32", "1"), 0),
+        (ITEM % (100, 10_000, "FP32", "1"), 0),
+        (ITEM % (101, 10_000, "FP32", "1"), 1_010_000),
+        (ITEM % (1_000_001, 0, "FP32", "1"), 1_000_001),
+        (ITEM % (1, 1, "FP32", f"{1 << 30}"), 0),
+        (ITEM % (1, 1, "FP32", f"{(1 << 30) + 1}"), (4 << 30) + 4),
+        (ITEM % (1, 1, "STRING", f"-1, {(1 << 29) + 1}"), (4 << 30) + 8),
+        (ITEM % (1, 1, "INVALID", f"{1 << 40}"), 0),
+        (
+            "sequence_batching { state { data_type: TYPE_INT8 dims: [ -1 ] initial_state { dims: [ 4294967297 ] } } }",
+            (4 << 30) + 1,
+        ),
+        ('backend: "onnxruntime" parameters { key: "intra_op_thread_count" value { string_value: "1024" } }', 0),
+        ('backend: "onnxruntime" parameters { key: "intra_op_thread_count" value { string_value: "1025" } }', 1025),
+        ('backend: "onnxruntime" parameters { key: "intra_op_thread_count" value { string_value: "x" } }', 0),
+    ],
+)
+def test_the_largest_amount_is_allowed_and_the_next_is_not(text: str, amount: int) -> None:
+    found = [problem.message for problem in count_problems(text_format.Parse(text, ModelConfig(name="m")))]
+    assert [f" means {amount} " in message for message in found] == ([True] if amount else [])
+
+
 def buckets(*controls: tuple[str, str]) -> dict[str, tuple[float, ...]]:
     text = " ".join(
         f'metric_control {{ metric_identifier {{ family: "{family}" }} histogram_options {{ buckets: [ {bounds} ] }} }}'
@@ -655,10 +809,21 @@ def paths(text: str) -> list[str]:
             "parameters[TRITON_BATCH_STRATEGY_PATH]",
         ),
         ("model_warmup { batch_size: 1 } model_warmup {}", "model_warmup[1].batch_size"),
+        # With a group on a GPU, or without any, the devices are the server's choice.
+        *(
+            (f"{groups} {setting}", "")
+            for groups in ("", ON_CPU + "instance_group { kind: KIND_GPU }")
+            for setting in (
+                'cc_model_filenames { key: "7.5" value: "t4.onnx" }',
+                'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }',
+            )
+        ),
+        ('platform: "tensorrt_plan" optimization { priority: PRIORITY_MIN cuda { busy_wait_events: true } }', ""),
+        ("optimization { input_pinned_memory { enable: true } output_pinned_memory { enable: true } }", ""),
     ],
 )
 def test_setting_without_effect_is_named_by_its_path(text: str, path: str) -> None:
-    assert paths(text) == [path]
+    assert paths(text) == ([path] if path else [])
 
 
 def test_shipped_models_use_every_setting_that_they_have() -> None:
