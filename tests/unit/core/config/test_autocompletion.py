@@ -205,6 +205,7 @@ def test_gpu_groups_take_all_gpus_unless_they_list_some() -> None:
     assert with_groups("", []) == [("m", CPU, 2, [])]
     assert with_groups("", None) == [("m", CPU, 2, [])]
     assert with_groups("", [0]) == [("m", GPU, 1, [0])]
+    assert with_groups("instance_group { count: 1 kind: KIND_CPU }", []) == [("m_0", CPU, 1, [])]
     assert with_groups("", [], backend="python") == [("m", CPU, 1, [])]
     text = "instance_group [ { kind: KIND_GPU }, { kind: KIND_GPU gpus: [ 1 ] count: 2 }, { gpus: [ 0 ] } ]"
     assert with_groups(text, [0, 1]) == [("m_0", GPU, 1, [0, 1]), ("m_1", GPU, 2, [1]), ("m_2", GPU, 1, [0])]

@@ -71,6 +71,10 @@ default_model_filename: "../../x.onnx"
     model file name '../../x.onnx' must stay within the version directory for m
 cc_model_filenames { key: "8.0" value: "/x.onnx" }
     model file name '/x.onnx' must stay within the version directory for m
+batch_input { data_type: TYPE_INT32 source_input: "A" }
+    batch input kind 'BATCH_ELEMENT_COUNT' expects a target name, got none for m
+input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] }
+    model input 'A' is specified 2 times for m
 model_metrics { metric_control {} }
     metric control must specify 'metric_identifier'
 model_metrics { metric_control { metric_identifier {} histogram_options { buckets: [ 1 ] } } }
