@@ -68,14 +68,14 @@ def path_inside(directory: Path, relative: str) -> Path | None:
         return None
 
 
-def check_readable(path: Path, most: int | None = None) -> None:
-    """Raise OSError unless it is a regular file of at most `most` bytes: reading a pipe may take for ever, and a file
-    without data may have any size.
+def check_readable(path: Path, most: int) -> None:
+    """Raise OSError for a file of more than `most` bytes, and for what is neither file nor folder: reading a pipe may
+    take for ever, and a file without data may have any size.
     """
     found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
         raise OSError(errno.EINVAL, "it is not a regular file")
-    if most is not None and found.st_size > most:
+    if found.st_size > most:
         raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, and may have {most}")
 
 

@@ -608,7 +608,8 @@ def _read_tensor(
     """
     expected = element_count(dims) * datatype.size
     try:
-        check_readable(path, None if expected else _MOST_TEXT)
+        if not expected:
+            check_readable(path, _MOST_TEXT)
         with path.open("rb") as file:
             content = file.read(expected) if expected else file.read()
     except OSError as error:

@@ -74,7 +74,7 @@ def test_labels_that_are_no_file_or_have_no_end_are_refused(tmp_path: Path) -> N
         "pipe": "it is not a regular file",
         "huge": "it has 1099511627776 bytes, and may have 67108864",
         "loop": "Too many levels of symbolic links",
-        ".": "it is not a regular file",
+        ".": "Is a directory",
     }
     for name, reason in reasons.items():
         with pytest.raises(ModelLoadFailed) as caught:
