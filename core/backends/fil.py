@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import mmap
 import re
 import tempfile
 from collections.abc import Mapping
@@ -514,6 +515,11 @@ def _load_lightgbm(path: Path) -> Any:
         return treelite.frontend.load_lightgbm_model(file.name)
 
 
+# In XGBoost's JSON and UBJSON. Treelite takes memory for each of them before it reads the trees.
+_CLASSES = re.compile(rb'num_(?:class|target)"?\s*(?::\s*"|S[iUIlL].{1,8}?)(\d{1,18})', re.DOTALL)
+_MOST_CLASSES = 1 << 20
+
+
 def _read(path: Path, kind: str, settings: TreeSettings) -> Any:
     import treelite
 
@@ -524,6 +530,11 @@ def _read(path: Path, kind: str, settings: TreeSettings) -> Any:
         return _load_lightgbm(path)
     if kind == "xgboost":
         return frontend.load_xgboost_model_legacy_binary(file)
+    if path.stat().st_size:  # an empty file has no map
+        with path.open("rb") as model, mmap.mmap(model.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            most = max((int(found[1]) for found in _CLASSES.finditer(content)), default=0)
+        if most > _MOST_CLASSES:
+            raise treelite.TreeliteError(f"it has {most} classes or targets, and may have {_MOST_CLASSES}")
     format_choice = "json" if kind == "xgboost_json" else "ubjson"
     return frontend.load_xgboost_model(
         file, format_choice=format_choice, allow_unknown_field=settings.allows_unknown_fields

@@ -278,3 +278,22 @@ def test_features_beyond_a_row_are_refused(tmp_path: Path, feature: int) -> None
     (tmp_path / "xgboost.json").write_text(json.dumps(document))
     with pytest.raises(ModelLoadFailed, match="tree 1 has features beyond the 5 of a row"):
         served(tmp_path, tree_config("xgboost_json", 1))
+
+
+@pytest.mark.parametrize("name", ["xgboost.json", "xgboost.ubj"])
+def test_an_empty_file_fails_the_load(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(ModelLoadFailed):
+        served(tmp_path, tree_config(name.replace(".", "_"), 1))
+
+
+@pytest.mark.parametrize("name", ["xgboost.json", "xgboost.ubj"])
+def test_two_thousand_million_classes_take_no_memory(tmp_path: Path, name: str) -> None:
+    content = bytes(booster("classes").save_raw(name.rpartition(".")[2]))
+    (tmp_path / name).write_bytes(
+        content.replace(b'"num_class":"3"', b'"num_class":"2000000000"').replace(
+            b"num_classSL" + (1).to_bytes(8, "big") + b"3", b"num_classSL" + (10).to_bytes(8, "big") + b"2000000000"
+        )
+    )
+    with pytest.raises(ModelLoadFailed, match="it has 2000000000 classes or targets, and may have 1048576"):
+        served(tmp_path, tree_config(name.replace(".", "_"), 3))
