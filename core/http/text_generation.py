@@ -265,7 +265,7 @@ def _asked(
     prompts: int,
     is_stream: bool = False,
 ) -> _Asked:
-    """What a client asks with one of so many `prompts`. Raises ServerError."""
+    """Read the request of one of so many `prompts`. Raises ServerError."""
     own = given if isinstance(given, dict) else {}
     prompt = _prompt_of(given)
     if prompt is None:
