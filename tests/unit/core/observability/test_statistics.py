@@ -171,6 +171,7 @@ def test_failures_are_counted_by_their_reason_and_their_cause(clocked: Clocked) 
         gone = named("gone", 1, 200, 210)
         gone.cancelled = cause
         statistics.record_failure(gone, FailureReason.CANCELED, 300, "")
+    statistics.record_failure(named("other", 1, 100, 110), FailureReason.OTHER, 101, "no")
     statistics.record_refusal(named("full", 1, 5, 6), FailureReason.REJECTED, "full")
     statistics.record_refusal(named("full", 1, 5, 6), FailureReason.REJECTED, "full")
     statistics.record_step_failure()
@@ -181,6 +182,7 @@ def test_failures_are_counted_by_their_reason_and_their_cause(clocked: Clocked) 
             FailureReason.REJECTED: 1,
             FailureReason.BACKEND: 1,
             FailureReason.CANCELED: 2,
+            FailureReason.OTHER: 1,
         },
         request_refusals={FailureReason.REJECTED: 2},
         request_cancellations={
@@ -190,17 +192,18 @@ def test_failures_are_counted_by_their_reason_and_their_cause(clocked: Clocked) 
             CancelCause.SERVER: 0,
         },
         step_failures=2,
-        failure_ns=30 + 70 + 100 + 100,
+        failure_ns=30 + 70 + 100 + 100 + 1,
     )
     assert clocked.meters.told == [
         ("failure", late.request.id, 30, now_ms),
         ("failure", "b", 70, now_ms + 7),
         ("failure", "gone", 100, now_ms + 7),
         ("failure", "gone", 100, now_ms + 7),
+        ("failure", "other", 1, now_ms + 7),
     ]
-    assert statistics.turnover == 6
+    assert statistics.turnover == 7
     failed = statistics.requests("m", 1).failed
-    assert [each.duration_ns for each in failed] == [70, 100, 100, 0, 0, 30]
+    assert [each.duration_ns for each in failed] == [70, 100, 100, 1, 0, 0, 30]
     assert failed[0] == NotedRequest(id="b", ended_ms=now_ms + 7, duration_ns=70, failure="BACKEND", error="no")
     assert (len(failed[-1].id), len(failed[-1].error)) == (LONGEST_ID, LONGEST_ERROR)
 
