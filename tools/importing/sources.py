@@ -102,6 +102,8 @@ class SourceKind:
 
 def recognise(path: Path) -> SourceKind | None:
     """The row of the table that a file or folder belongs to."""
+    if not path.is_file() and not path.is_dir():
+        return None  # a pipe or device has no end
     return next((row for row in SOURCES if row.is_it(path)), None)
 
 
@@ -109,6 +111,8 @@ def plans_of(path: Path, options: Options) -> list[Plan]:
     """The model in `path`, or those of a repository. Raises InvalidRequest, and ServerError for what fails."""
     if not path.exists():
         raise InvalidRequest(f"{path} does not exist", hint="name a file, a folder, s3://…, gs://… or as://…")
+    if not path.is_file() and not path.is_dir():
+        raise InvalidRequest(f"{path} is neither a file nor a folder")
     if is_repository(path):
         names = [each.name for each in sorted(path.iterdir()) if each.is_dir() and not is_passed_over(each.name)]
         models = [name for name in names if can_be_model(_listed(path / name))]

@@ -240,6 +240,11 @@ def pipe(folder: Path) -> Path:
     return model
 
 
+def pipe_alone(folder: Path) -> Path:
+    os.mkfifo(folder / "model.onnx")
+    return folder / "model.onnx"
+
+
 def linked(folder: Path) -> Path:
     (folder / "secret").write_bytes(bytes(48))
     model = write_onnx(folder / "inner" / "model.onnx", "weights")
@@ -320,6 +325,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
         triton('platform: "tensorflow_graphdef" default_model_filename: "m.bin"'),
         TRUSTED,
     ),
+    "a pipe": (pipe_alone, "is neither a file nor a folder"),
     "Triton with a pipe": (pipe, "is neither a file nor a folder"),
     "GenAI with a library": (genai, TRUSTED),
     "GenAI that writes": (partial(genai, option="enable_profiling"), TRUSTED),
