@@ -76,8 +76,10 @@ class Connection:
 
     def response(self) -> tuple[int, dict[str, str], bytes]:
         """The next response, whole."""
-        lines = self.read_to(b"\r\n\r\n").decode("latin-1").split("\r\n")
-        status = int(lines[0].split()[1])
+        status = 100
+        while status == 100:  # sent to a client that ended its sending side, to learn whether it is there
+            lines = self.read_to(b"\r\n\r\n").decode("latin-1").split("\r\n")
+            status = int(lines[0].split()[1])
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
         if headers.get("transfer-encoding") == "chunked":
             body = b"".join(iter(self._chunk, b""))
@@ -219,7 +221,7 @@ def error_text(body: bytes) -> str:
     try:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        raise Lost(f"an error that is no JSON: {body[:200]!r}") from None
+        raise Lost(f"an error that is not JSON: {body[:200]!r}") from None
 
 
 def message(path: str, body: bytes, random: Random, *headers: str, plain: bool = False) -> bytes:
