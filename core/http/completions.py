@@ -65,7 +65,7 @@ _ALWAYS_ASKED = ("return_finish_reason", "return_num_input_tokens", "return_num_
 _ASKED_FOR_LOGPROBS = ("return_logprobs", "return_log_probs")
 
 
-class Form(NamedTuple):
+class CompletionForm(NamedTuple):
     """One of the two routes: the names of its objects, and the member of a choice that has the text."""
 
     route: str
@@ -251,8 +251,8 @@ def _usage(accounts: Sequence[Account], n: int) -> dict[str, int]:
 
 # Each with the index of its choice.
 Responses = Iterator[tuple[int, InferenceResponse]]
-COMPLETION = Form("/v1/completions", "text_completion", "text_completion", "cmpl", is_chat=False)
-CHAT = Form("/v1/chat/completions", "chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
+COMPLETION = CompletionForm("/v1/completions", "text_completion", "text_completion", "cmpl", is_chat=False)
+CHAT = CompletionForm("/v1/chat/completions", "chat.completion", "chat.completion.chunk", "chatcmpl", is_chat=True)
 
 
 def completions(front_end: HttpFrontEnd, environ: Environ, default: str = "") -> Reply:
@@ -265,7 +265,7 @@ def chat_completions(front_end: HttpFrontEnd, environ: Environ, default: str = "
     return _answer(front_end, environ, CHAT, default)
 
 
-def _answer(front_end: HttpFrontEnd, environ: Environ, form: Form, default: str) -> Reply:
+def _answer(front_end: HttpFrontEnd, environ: Environ, form: CompletionForm, default: str) -> Reply:
     body = read_object(front_end, environ)
     return completed(front_end, environ, form, model_that_generates(front_end, body.get("model") or default), body)
 
@@ -299,7 +299,7 @@ def generates(spec: ModelSpec) -> bool:
 
 
 def completed(
-    front_end: HttpFrontEnd, environ: Environ, form: Form, model: ServedModel, body: Mapping[str, Any]
+    front_end: HttpFrontEnd, environ: Environ, form: CompletionForm, model: ServedModel, body: Mapping[str, Any]
 ) -> Reply:
     name = model.spec.name
     _refuse_unknown(form, body)
@@ -341,7 +341,7 @@ def completed(
     return reply
 
 
-def _refuse_unknown(form: Form, body: Mapping[str, Any]) -> None:
+def _refuse_unknown(form: CompletionForm, body: Mapping[str, Any]) -> None:
     """Raise InvalidRequest for members of the other route, and options of streams that are not known."""
     for name in OWN - MEMBERS[form.route]:
         if body.get(name) not in (None, [], {}):
@@ -470,7 +470,7 @@ class _Chunks(EventStream):
         front_end: HttpFrontEnd,
         environ: Environ,
         responses: Responses,
-        form: Form,
+        form: CompletionForm,
         head: Mapping[str, Any],
         accounts: Sequence[Account],
         usage_of: int,

@@ -59,7 +59,7 @@ ONLY_AS_INPUT = ("max_length", "truncate", "decoder_input_details", "watermark",
 _PROMPTS = ("inputs", "prompt", "text_input")
 
 
-class _Asked(NamedTuple):
+class _Prompt(NamedTuple):
     """One prompt and its options. `beginning` goes before each text; `stops` end it.
 
     `candidates` are the likeliest tokens that the client wants at each place, None for no tokens at all.
@@ -76,7 +76,7 @@ class _Asked(NamedTuple):
 class _Text:
     """The text of one sequence so far, and its tokens as text-generation-inference describes them."""
 
-    def __init__(self, asked: _Asked, at: int, output: str) -> None:
+    def __init__(self, asked: _Prompt, at: int, output: str) -> None:
         """`at` is the number of the sequence for its prompt, and `output` has the text."""
         self._asked = asked
         self._seed = None if asked.seed is None else asked.seed + at
@@ -264,7 +264,7 @@ def _asked(
     shared: object,
     prompts: int,
     is_stream: bool = False,
-) -> _Asked:
+) -> _Prompt:
     """Read the request of one of so many `prompts`. Raises ServerError."""
     own = given if isinstance(given, dict) else {}
     prompt = _prompt_of(given)
@@ -320,7 +320,7 @@ def _asked(
     for request in requests:
         complete(front_end, environ, request)
     seed = options.get("seed")
-    return _Asked(
+    return _Prompt(
         requests,
         prompt if begins else "",
         (stops,) if isinstance(stops, str) else tuple(map(str, stops)),
