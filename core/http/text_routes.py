@@ -611,7 +611,9 @@ def _embedding_model(front_end: HttpFrontEnd, name: str, texts: Sequence[str | b
     spec = model.spec
     inputs = [each.name for each in spec.inputs.values() if not each.optional]
     vectors = [each.name for each in spec.outputs.values() if each.datatype.name in ("FP32", "FP16", "FP64")]
-    output = EMBEDDING if EMBEDDING in vectors else vectors[0] if len(vectors) == 1 else ""
+    # Those of a text model with another task are scores.
+    is_sure = len(vectors) == 1 and spec.backend != TEXT_BACKEND
+    output = EMBEDDING if EMBEDDING in vectors else vectors[0] if is_sure else ""
     if len(inputs) != 1 or spec.inputs[inputs[0]].datatype is not BYTES or not output:
         raise InvalidRequest(
             f"model '{spec.name}' gives no embeddings of texts",

@@ -129,6 +129,7 @@ def test_more_texts_than_a_batch_has_are_several_requests(client: Any) -> None:
         ({"model": "embedder", "input": ["cat", 5]}, 400, "item 1 of 'input' is not a string"),
         ({"model": "embedder", "input": "cat", "dimensions": 9}, 400, "the model's vectors have 4"),
         ({"model": "embedder", "input": "cat", "encoding_format": "hex"}, 400, "'encoding_format' is 'hex'"),
+        ({"model": "classifier", "input": "cat"}, 400, "gives no embeddings of texts"),
         ({"model": "ranker", "input": "cat"}, 400, "gives no embeddings of texts"),
     ],
 )
