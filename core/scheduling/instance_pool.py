@@ -162,18 +162,17 @@ class InstancePool:
     def take(self, instance: ModelInstance, work: Work) -> None:
         """Note that an instance has taken `work`, and wake another thread for the rest of the queue.
 
-        The DELAYING thread may have waited for requests of the batch, so it becomes idle first.
+        The DELAYING thread may have waited for what was taken, so it becomes idle first.
         """
         instance.taken = taken = len(work.batch) + len(work.rejections)
         self.in_flight.count += taken
-        if work.batch:
-            if instance.open_requests is not None:
-                instance.taken = len(work.rejections)
-                instance.open_requests.size += len(work.batch)
-            if self.delaying is not None:
-                self._relieve(self.delaying)
-            if self.queue.size:
-                self.wake_idle()
+        if instance.open_requests is not None:
+            instance.taken = len(work.rejections)
+            instance.open_requests.size += len(work.batch)
+        if self.delaying is not None:
+            self._relieve(self.delaying)
+        if self.queue.size:
+            self.wake_idle()
 
     def finish(self, instance: ModelInstance) -> None:
         self.in_flight.end(instance.taken)
