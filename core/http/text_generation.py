@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -346,7 +347,10 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     if isinstance(name, str) and name:
         model = front_end.engine.model(name)
     else:
-        ready = [front_end.engine.model(each) for each in ready_models(front_end)]
+        ready = []
+        for each in ready_models(front_end):
+            with suppress(ServerError):  # unloaded meanwhile
+                ready.append(front_end.engine.model(each))
         able = [each for each in ready if generates(each.spec)]
         model = model_that_generates(front_end, None) if able and len(able) == len(ready) else None
     if model is not None and generates(model.spec):
