@@ -121,7 +121,7 @@ _NODES_AT_MOST = 16 << 20
 def without_weights(path: Path) -> bytes:
     """The model file at `path` but the weights of its graph, at most 16 MiB: to search those takes longer than a load.
 
-    A file that is no message of protobuf, such as one in ONNX Runtime's own format, begins as it is.
+    Of a file that is not a message of protobuf, such as one in ONNX Runtime's own format, the beginning.
     """
     with path.open("rb") as file:
         end = os.fstat(file.fileno()).st_size
@@ -133,7 +133,7 @@ def without_weights(path: Path) -> bytes:
 
 
 def _parts_without_weights(file: BinaryIO, end: int, *, is_graph: bool = False) -> Iterator[bytes]:
-    """The fields of the message up to the position `end`. Raises LookupError and ValueError for what is no message."""
+    """The fields of the message up to the position `end`. Raises LookupError and ValueError if it is not one."""
     size = 0
     while size < _NODES_AT_MOST and (begin := file.tell()) < end:
         number, kind = divmod(_varint(file), 8)
@@ -150,7 +150,7 @@ def _parts_without_weights(file: BinaryIO, end: int, *, is_graph: bool = False) 
         elif not is_graph or number not in _WEIGHTS:
             file.seek(begin)
             size += after - begin
-            yield file.read(after - begin)
+            yield file.read(min(after - begin, _NODES_AT_MOST))
         file.seek(after)
 
 
