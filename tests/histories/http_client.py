@@ -254,16 +254,19 @@ class HttpAsker:
         return message(f"/v2/models/{question.kind.name}/infer", body, random, *headers)
 
     def ask(self, questions: Sequence[Question], random: Random) -> list[Outcome]:
-        content = [self.request(question, random) for question in questions]
         try:
-            self.connection.send(b"".join(content))
-            found = [infer_outcome(*self.connection.response()) for _ in questions]
-            if self.connection.has_more:
-                found[-1].after += 1
-            return found
+            return self.answers(questions, random)
         except (OSError, Lost) as error:
             self.connection.close()
             return [Outcome(status=0, error=f"{type(error).__name__} {error}")] * len(questions)
+
+    def answers(self, questions: Sequence[Question], random: Random) -> list[Outcome]:
+        """Raises OSError and Lost."""
+        self.connection.send(b"".join([self.request(question, random) for question in questions]))
+        found = [infer_outcome(*self.connection.response()) for _ in questions]
+        if self.connection.has_more:
+            found[-1].after += 1
+        return found
 
     def close(self) -> None:
         self.connection.close()

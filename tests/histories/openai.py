@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.histories.board import Outcome
-from tests.histories.http_client import HttpAsker, Lost, error_text, message
+from tests.histories.http_client import HttpAsker, error_text, message
 from tests.histories.kinds import Question
 
 PATHS = {"embeddings": "/v1/embeddings", "completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -22,12 +22,8 @@ class OpenAIAsker(HttpAsker):
         super().__init__(port, "JSON")
         self._route = route
 
-    def ask(self, questions: Sequence[Question], random: Random) -> list[Outcome]:
-        try:
-            return [self._ask(question, random) for question in questions]
-        except (OSError, Lost) as error:
-            self.connection.close()
-            return [Outcome(status=0, error=f"{type(error).__name__} {error}")] * len(questions)
+    def answers(self, questions: Sequence[Question], random: Random) -> list[Outcome]:
+        return [self._ask(question, random) for question in questions]
 
     def _ask(self, question: Question, random: Random) -> Outcome:
         ((_, array),) = question.inputs.values()

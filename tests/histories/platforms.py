@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.histories.board import Outcome
-from tests.histories.http_client import HttpAsker, Lost, error_text, infer_body, infer_outcome, message
+from tests.histories.http_client import HttpAsker, error_text, infer_body, infer_outcome, message
 from tests.histories.kinds import WIDTH, Question
 
 
@@ -22,12 +22,8 @@ class PlatformAsker(HttpAsker):
         self._path = "/invocations" if platform == "SageMaker" else "/predict"
         self._is_sagemaker = platform == "SageMaker"
 
-    def ask(self, questions: Sequence[Question], random: Random) -> list[Outcome]:
-        try:
-            return [self._ask(question, random) for question in questions]
-        except (OSError, Lost) as error:
-            self.connection.close()
-            return [Outcome(status=0, error=f"{type(error).__name__} {error}")] * len(questions)
+    def answers(self, questions: Sequence[Question], random: Random) -> list[Outcome]:
+        return [self._ask(question, random) for question in questions]
 
     def _ask(self, question: Question, random: Random) -> Outcome:
         form = random.choice(("v2", "instances", "CSV", "binary")) if self._is_sagemaker else "instances"
