@@ -553,7 +553,7 @@ def _check_features(trees: Any) -> None:
 
 
 def _is_tree(text: str) -> bool:
-    """Whether each node and leaf of a tree of LightGBM has one parent: Treelite follows cycles without an end."""
+    """True if each node and leaf of a tree of LightGBM has one parent: Treelite follows cycles without an end."""
     leaves = re.search(r"^num_leaves=(\d{1,9})$", text, re.MULTILINE)
     children = [found[1].split() for found in re.finditer(r"^(?:left|right)_child=(.*)$", text, re.MULTILINE)]
     try:

@@ -87,7 +87,7 @@ def plan_reload(
 
 
 def _are_equivalent(old: Collection[ModelConfig], new: ModelConfig) -> bool:
-    """Whether there are `old` ones and `new` differs from them in what can be changed in place only."""
+    """True if there are `old` ones and `new` differs from them in what can be changed in place only."""
     core = core_config(new)
     return bool(old) and all(core_config(config) == core for config in old)
 

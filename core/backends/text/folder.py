@@ -241,7 +241,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     default_prompt = whole.get("default_prompt_name")
     if default_prompt is not None and default_prompt not in (*prompts, "query", "document"):
         raise ModelLoadFailed(
-            f"text model '{name}' has the default_prompt_name '{default_prompt}', which is none of its prompts",
+            f"text model '{name}' has the default_prompt_name '{default_prompt}', which is not one of its prompts",
             hint=f"its prompts are: {', '.join(prompts) or 'none'} (config_sentence_transformers.json)",
             model=name,
         )

@@ -268,7 +268,7 @@ _BETWEEN = (
 
 
 def _limit(error: BaseException) -> str:
-    """What limits the memory of this process, for an allocation that failed: the machine may have much more."""
+    """Name the limit of the memory of this process, for an allocation that failed: the machine may have much more."""
     if not isinstance(error, MemoryError):
         return ""
     import resource

@@ -260,7 +260,7 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
             "a Qwen2Tokenizer with add_prefix_space",
         ),
         ("config_sentence_transformers.json", '{"similarity_fn_name": "jaccard"}', "similarity_fn_name 'jaccard'"),
-        ("config_sentence_transformers.json", '{"default_prompt_name": "who"}', "'who', which is none of its prompts"),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "who"}', "which is not one of its prompts"),
         ("config_sentence_transformers.json", '{"truncate_dim": 0}', "truncate_dim 0, which must be a whole number"),
         (
             "sentence_bert_config.json",
