@@ -1,16 +1,20 @@
 """The output of the CI's run of the tests: few lines, of which the last name the tests that failed or were run twice.
 
 The middle of a long output is cut where it is shown. A plugin of pytest, for `.ci/run`: `-p tests.ci_output`.
-`--skipped-to=FILE` writes the tests that were skipped, for a later run with `@FILE`.
+`--skipped-to=FILE` writes the tests that were skipped, for a later run with `@FILE`. `--hangs-to=FOLDER` ends a process
+whose test has hung for five minutes, and says there which test that was, with the stacks of its threads.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import os
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+_HANGS_AFTER_S = 300
 # Of each captured section and of each part of a traceback.
 _LINES = 60
 _LINE_CHARACTERS = 1_000
@@ -18,6 +22,21 @@ _LINE_CHARACTERS = 1_000
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--skipped-to", type=Path, help="write the ids of the tests that were skipped into this file")
+    parser.addoption("--hangs-to", type=Path, help="write the stacks of a test that hangs into this folder")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not (folder := item.config.getoption("--hangs-to")):
+        return (yield)
+    with (folder / str(os.getpid())).open("w") as file:
+        print(f"{item.nodeid} did not end:", file=file, flush=True)
+        faulthandler.dump_traceback_later(_HANGS_AFTER_S, file=file, exit=True)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            file.truncate(0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
