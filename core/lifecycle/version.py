@@ -73,7 +73,7 @@ class PausedInstances:
                 if not serves:
                     self._scheduler.forget(instance)
                 if not serves and instance not in self._resting:
-                    self._scheduler.remove(instance)
+                    self._scheduler.remove(instance)()
                     self._resting.append(instance)
                 elif serves and instance in self._resting:
                     self._resting.remove(instance)
@@ -82,13 +82,17 @@ class PausedInstances:
                 # It is the last one, or was removed, or the version is being unloaded.
                 _log.debug("instance '%s' stays as it is: %s", instance.placement.name, error)
 
-    def remove(self, instance: BackendInstance) -> None:
+    def remove(self, instance: BackendInstance) -> Callable[[], object]:
         """Take the instance away for good; see `Scheduler.remove`."""
         with self._lock:
-            if instance in self._resting:
-                self._resting.remove(instance)
-            else:
-                self._scheduler.remove(instance)
+            if instance not in self._resting:
+                return self._scheduler.remove(instance)
+            self._resting.remove(instance)
+            return _finished
+
+
+def _finished() -> None:
+    """There is nothing to wait for."""
 
 
 _SHUT: Final = TraceGate()
@@ -154,8 +158,11 @@ class ModelVersion:
         self._instances: list[BackendInstance] = []
         self._resting: PausedInstances | None = None
         self._fetched: Fetched | None = None
-        # Notified when the last hold is released, and when the wait for it is abandoned.
+        # Notified when the last hold is released, when the wait for it is abandoned, and when a removed instance is
+        # closed.
         self._released = threading.Condition()
+        # The instances that were removed and are not closed: they may have sequences.
+        self._leaving: list[BackendInstance] = []
         self._holds = 0
         self._is_leaving = False
         self._is_abandoned = False
@@ -295,8 +302,11 @@ class ModelVersion:
         for instance in instances:
             self.reservations.remove(instance)
             instance.close()
-        if self._model is not None:  # it may have been unloaded meanwhile
-            self._model.retain({placement.device for placement in self.placements})
+        model = self._model
+        if model is not None:  # it may have been unloaded meanwhile
+            used = [each for each in [*self._instances, *self._leaving] if each not in instances]
+            model.retain({instance.placement.device for instance in used})
+            self.description = model.describe()
 
     def shrink(self) -> None:
         """Return the memory that only its past executions needed, if its framework can and an instance rests.
@@ -317,7 +327,8 @@ class ModelVersion:
     def change_instances(self, added: Sequence[BackendInstance], removed: Sequence[int], config: ModelConfig) -> None:
         """Let `added` serve, end the instances at the indices `removed`, and take `config` as the new configuration.
 
-        Blocks until the removed instances have finished what they run; the others continue meanwhile.
+        Blocks until the removed instances have finished what they run, but not until their sequences have ended. The
+        others continue meanwhile.
         """
         assert self._scheduler is not None
         assert self._model is not None
@@ -327,10 +338,26 @@ class ModelVersion:
         self._instances = [instance for instance in self._instances if instance not in leaving] + list(added)
         self.config = config
         assert self._resting is not None
-        for instance in leaving:
-            self._resting.remove(instance)
-        self.discard(leaving)
+        # All are removed before one is waited for: none of them gets another sequence.
+        finishing = [(instance, self._resting.remove(instance)) for instance in leaving]
+        self._leaving += leaving
+        for instance, finish in finishing:
+            threading.Thread(
+                target=self._close_removed, args=(instance, finish), name=f"trident-remove-{self.name}", daemon=True
+            ).start()
+        if self.spec.sequence is None:
+            with self._released:
+                self._released.wait_for(lambda: not any(instance in self._leaving for instance in leaving))
         self.description = self._model.describe()
+
+    def _close_removed(self, instance: BackendInstance, finish: Callable[[], object]) -> None:
+        try:
+            finish()
+            self.discard([instance])
+        finally:
+            with self._released:
+                self._leaving.remove(instance)
+                self._released.notify_all()
 
     def check(self, request: InferenceRequest) -> BatchForm:
         """Validate `request` and make the arrays of its inputs; see RequestValidator. Raises InvalidRequest."""
@@ -460,6 +487,8 @@ class ModelVersion:
         are; what runs in this process is waited for.
         """
         self._end_requests(limit_s)
+        with self._released:
+            self._released.wait_for(lambda: not self._leaving)
         for instance in self._instances:
             self.reservations.remove(instance)
             instance.close()
@@ -500,7 +529,7 @@ class ModelVersion:
 
     def _abort(self, reason: str, names: Collection[str] | None = None, *, for_good: bool = True) -> None:
         """End what instances of these names execute, None for all, where that is possible."""
-        for instance in list(self._instances):
+        for instance in [*self._instances, *self._leaving]:
             if (names is None or instance.placement.name in names) and isinstance(instance, EndableInstance):
                 instance.abort(reason, for_good=for_good)
 

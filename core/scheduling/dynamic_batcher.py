@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trident.core.backends.backend import BackendInstance
@@ -390,7 +391,7 @@ class DynamicBatcher:
             self._instances.append(made)
             self._count_instances()
 
-    def remove(self, instance: BackendInstance) -> None:
+    def remove(self, instance: BackendInstance) -> Callable[[], None]:
         with self._changing:
             leaving = self._find(instance)
             if leaving is None or leaving.is_removed:
@@ -401,6 +402,9 @@ class DynamicBatcher:
                 raise ValueError(f"'{instance.placement.name}' is the last instance")
             with self._lock:
                 self._pool.remove(leaving)
+        return partial(self._finish_removal, leaving)
+
+    def _finish_removal(self, leaving: ModelInstance) -> None:
         leaving.join(None)
         if leaving.open_requests is not None:
             with self._lock:

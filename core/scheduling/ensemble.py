@@ -116,7 +116,7 @@ class EnsembleScheduler:
     def add(self, instance: BackendInstance) -> None:
         raise ValueError("an ensemble has no instances")
 
-    def remove(self, instance: BackendInstance) -> None:
+    def remove(self, instance: BackendInstance) -> Callable[[], None]:
         raise ValueError("an ensemble has no instances")
 
     def forget(self, instance: BackendInstance) -> None:

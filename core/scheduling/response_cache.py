@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -134,8 +135,8 @@ class CachingScheduler:
     def add(self, instance: BackendInstance) -> None:
         self._scheduler.add(instance)
 
-    def remove(self, instance: BackendInstance) -> None:
-        self._scheduler.remove(instance)
+    def remove(self, instance: BackendInstance) -> Callable[[], None]:
+        return self._scheduler.remove(instance)
 
     def _answer_at_once(self, request: InferenceRequest, batch_size: int | None) -> InferenceResponse | None:
         """The answer to a validated request, if this process has it: on the calling thread, without a wait."""

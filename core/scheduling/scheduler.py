@@ -41,8 +41,9 @@ class Scheduler(Protocol):
         """
         ...
 
-    def remove(self, instance: BackendInstance) -> None:
-        """Give `instance` no more work and block until it has finished what it executes.
+    def remove(self, instance: BackendInstance) -> Callable[[], None]:
+        """Give `instance` no more work, except for sequences that it has. Returns what blocks until it has finished:
+        call it once, on any thread but the instance's own.
 
         Raises ValueError for an unknown instance and for the last one, and RuntimeError on the instance's own thread;
         then nothing has changed. Only called for models that have instances.

@@ -436,8 +436,9 @@ class SequenceScheduler:
             self._fill_slots(change)
         self._apply(change)
 
-    def remove(self, instance: BackendInstance) -> None:
-        """Begin no sequence on `instance`, and block until those that it has have ended. See Scheduler."""
+    def remove(self, instance: BackendInstance) -> Callable[[], None]:
+        """Begin no sequence on `instance`; what is returned blocks until those that it has have ended. See
+        Scheduler."""
         with self._lock:
             staying = [each for each in self._instances if not each.is_leaving]
             leaving = next((each for each in staying if each.instance is instance), None)
@@ -446,6 +447,10 @@ class SequenceScheduler:
             if len(staying) == 1:
                 raise ValueError(f"'{instance.placement.name}' is the last instance")
             leaving.is_leaving = True
+        return partial(self._finish_removal, leaving)
+
+    def _finish_removal(self, leaving: SequenceInstance) -> None:
+        with self._lock:
             self._unanswered.wait_until(lambda: not leaving.sequences)
         leaving.batcher.close()
         with self._lock:

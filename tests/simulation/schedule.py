@@ -443,7 +443,7 @@ class Schedule:
                 version._instances.append(added)
             leaving = served.instances[0]
             if action == "remove":
-                scheduler.remove(leaving)
+                scheduler.remove(leaving)()
                 version._instances.remove(leaving)
                 served.instances = served.instances[1:]
                 version.reservations.remove(leaving)

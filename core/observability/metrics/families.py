@@ -236,7 +236,19 @@ def _lost(metrics: TraceMetrics | None) -> Iterable[Sample]:
 
 
 def _processes(page: _Page) -> list[tuple[Labels, ModelProcessMetrics]]:
-    return [({**labels, "instance": each.instance}, each) for labels, entry in page.models for each in entry.processes]
+    """Instances with one name are one series: those of a count on several GPUs, or one that still has sequences while
+    another has taken its place."""
+    found: list[tuple[Labels, ModelProcessMetrics]] = []
+    for labels, entry in page.models:
+        for name in dict.fromkeys(each.instance for each in entry.processes):
+            named = [each for each in entry.processes if each.instance == name]
+            total = ModelProcessMetrics(
+                instance=name,
+                resident_bytes=sum(each.resident_bytes for each in named),
+                restarts=sum(each.restarts for each in named),
+            )
+            found.append(({**labels, "instance": name}, total))
+    return found
 
 
 T = TypeVar("T")

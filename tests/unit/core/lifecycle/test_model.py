@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from types import NoneType
 
+import numpy as np
 import pytest
 
 from tests.unit.core.lifecycle.lifecycle_bench import (
@@ -25,6 +27,9 @@ from tests.waiting import until
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.schema import config_json, parse_model_config
 from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Content, Model, ReloadPlan, Unloads, plan_reload
 from trident.core.lifecycle.models import Models, find_steps
@@ -235,6 +240,38 @@ def test_instances_are_added_in_place(repository: Repository) -> None:
     assert repository.model.serving[1] is version
     assert len(version.placements) == 1
     assert [instance.is_closed for instance in model.instances] == [False, True, True]
+
+
+def test_a_load_waits_for_no_sequence_of_an_instance_that_it_removes(repository: Repository) -> None:
+    """As NVIDIA's qa/L0_model_update has it: the instance without a sequence is gone at once, the others later."""
+    sequences = CONFIG + "max_batch_size: 4 sequence_batching { oldest {} max_sequence_idle_microseconds: 3600000000 } "
+    repository.write(1, config=sequences + "instance_group { count: 3 kind: KIND_CPU }")
+    repository.load()
+    version, (model,) = repository.model.serving[1], repository.backend.models
+    send_of_sequence(version, 1, "start")
+    send_of_sequence(version, 2, "start")
+    before = list(model.instances)
+    repository.put("config.pbtxt", sequences + "instance_group { kind: KIND_CPU rate_limiter { priority: 2 } }")
+    repository.load()
+    assert len(version.placements) == 1
+    until(lambda: sum(instance.is_closed for instance in before) == 1)
+    send_of_sequence(version, 3, "start")
+    send_of_sequence(version, 1, "end")
+    until(lambda: sum(instance.is_closed for instance in before) == 2)
+    send_of_sequence(version, 3)
+    send_of_sequence(version, 2)
+    assert sum(instance.is_closed for instance in model.instances) == 2
+    repository.model.unload("a test")
+    assert repository.settled() == {1: "UNAVAILABLE unloaded"}  # the model is closed after all its instances
+
+
+def send_of_sequence(version: ModelVersion, sequence: int, flag: str = "") -> None:
+    tensor = InputTensor("INPUT0", "INT32", (1, 1), np.zeros((1, 1), np.int32))
+    request = InferenceRequest("m", [tensor])
+    request.correlation_id, request.sequence_start, request.sequence_end = sequence, flag == "start", flag == "end"
+    responses: SimpleQueue[InferenceResponse] = SimpleQueue()
+    version.submit(PendingRequest(request, responses.put))
+    assert responses.get(timeout=LIMIT_S).error is None
 
 
 def test_instances_are_added_in_place_by_the_configuration_that_clients_are_shown(repository: Repository) -> None:

@@ -22,6 +22,7 @@ from trident.core.observability.statistics import (
     MetricsOptions,
     MetricsSnapshot,
     ModelMetrics,
+    ModelProcessMetrics,
     ResponseCacheMetrics,
     StatisticsSnapshot,
     VersionStateMetrics,
@@ -133,6 +134,18 @@ def test_an_idle_version_has_zeros_and_its_own_labels() -> None:
     assert f'nv_model_load_duration_secs{{{own},version="3"}} 2' in lines
     for name, kinds in (("batch_close", CloseReason), ("inference_cancellations", CancelCause)):
         assert len([line for line in lines if line.startswith(f"trident_{name}_total")]) == len(kinds)
+
+
+def test_processes_of_instances_with_one_name_are_one_series() -> None:
+    processes = [ModelProcessMetrics(instance=f"m_{i}", resident_bytes=10, restarts=1) for i in (0, 0, 1)]
+    lines = page(MetricsSnapshot(models=(replace(DIGITS, processes=tuple(processes)),))).splitlines()
+    labels = [f'{{instance="m_{i}",model="digits",version="1"}}' for i in (0, 1)]
+    for name, of_one in (("restarts_total", 1), ("resident_memory_bytes", 10)):
+        name = f"trident_model_process_{name}"
+        assert [line for line in lines if line.startswith(name)] == [
+            f"{name}{labels[0]} {2 * of_one}",
+            f"{name}{labels[1]} {of_one}",
+        ]
 
 
 def test_endpoint_pickers_read_the_longest_queue() -> None:

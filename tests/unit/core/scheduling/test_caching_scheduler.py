@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,8 @@ class Executor:
 
     def add(self, instance: object) -> None: ...
 
-    def remove(self, instance: object) -> None: ...
+    def remove(self, instance: object) -> Callable[[], None]:
+        return lambda: None
 
     def submit(self, pending: PendingRequest) -> None:
         if self.refusal is not None:

@@ -129,7 +129,7 @@ def test_idle_thread_holds_no_reference_to_a_rejected_request(make_bench: MakeBe
 @contextmanager
 def being_removed(bench: Bench, stub: Stub) -> Iterator[threading.Thread]:
     """Another thread removes `stub` and waits for it. At the end nothing may keep the instance any more."""
-    remover = threading.Thread(target=bench.scheduler.remove, args=(stub,))
+    remover = threading.Thread(target=lambda: bench.scheduler.remove(stub)())
     thread = bench.scheduler._find(stub)
     assert thread is not None
     remover.start()
@@ -200,7 +200,7 @@ def test_another_instance_delays_the_batch_after_the_delaying_one_is_removed(mak
     assert scheduler._pool.delaying is not None
     holding = scheduler._pool.delaying.backend
     (other,) = [backend for backend in bench.backends if backend is not holding]
-    scheduler.remove(holding)
+    scheduler.remove(holding)()
     until(lambda: scheduler._pool.delaying is scheduler._find(other))
     assert scheduler._pool.waking == 0
     bench.submit("b")

@@ -167,7 +167,7 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
     helping = threading.Thread(target=caller.run)
     helping.start()
     bench.begun()
-    ending = threading.Thread(target=scheduler.close if end == "close" else lambda: scheduler.remove(bench.backend))
+    ending = threading.Thread(target=scheduler.close if end == "close" else lambda: scheduler.remove(bench.backend)())
     ending.start()
     until(lambda: scheduler._instances[0].is_removed or scheduler._pool.closed)
     assert not bench.answers

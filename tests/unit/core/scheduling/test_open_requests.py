@@ -46,7 +46,7 @@ def test_removing_an_instance_waits_for_its_final_responses(make_later: MakeLate
     removed = threading.Event()
 
     def remove() -> None:
-        bench.scheduler.remove(leaving)
+        bench.scheduler.remove(leaving)()
         removed.set()
 
     removing = threading.Thread(target=remove)

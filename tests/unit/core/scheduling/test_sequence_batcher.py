@@ -183,7 +183,7 @@ def test_added_instance_serves_the_backlog_and_removed_one_finishes_its_sequence
     assert other.batches == [["b"]]
     bench.submit("end", 1, "e")
     bench.wait(3)
-    bench.scheduler.remove(bench.backend)
+    bench.scheduler.remove(bench.backend)()
     bench.submit("c", 3, "s")
     bench.submit("b2", 2, "e")
     assert bench.wait(5)[3:] == ["b2", "c"]
