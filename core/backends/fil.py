@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -516,7 +517,10 @@ def _load_lightgbm(path: Path) -> Any:
 
 
 # In XGBoost's JSON and UBJSON. Treelite takes memory for each of them before it reads the trees.
-_CLASSES = re.compile(rb'num_(?:class|target)"?\s*(?::\s*"|S[iUIlL].{1,8}?)(\d{1,18})', re.DOTALL)
+_CLASSES = re.compile(rb'num_(?:class|target)(?:"\s*:\s*("(?:[^"\\]|\\.)*")|[NS]*([iUIlL])(.{8}))', re.DOTALL)
+# Letters and digits, which JSON may have as escapes, and XGBoost never writes so.
+_ESCAPES = re.compile(rb"\\u00(?:3\d|[46][1-9a-fA-F]|[57][\daAfF])")
+_LENGTHS = {b"i": 1, b"U": 1, b"I": 2, b"l": 4, b"L": 8}
 _MOST_CLASSES = 1 << 20
 
 
@@ -532,13 +536,29 @@ def _read(path: Path, kind: str, settings: TreeSettings) -> Any:
         return frontend.load_xgboost_model_legacy_binary(file)
     if path.stat().st_size:  # an empty file has no map
         with path.open("rb") as model, mmap.mmap(model.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            most = max((int(found[1]) for found in _CLASSES.finditer(content)), default=0)
+            if kind == "xgboost_json" and (escape := _ESCAPES.search(content)):
+                raise treelite.TreeliteError(f"it has {escape[0].decode()}, an escape that XGBoost does not write")
+            most = max((_classes_of(found, content) for found in _CLASSES.finditer(content)), default=0)
         if most > _MOST_CLASSES:
             raise treelite.TreeliteError(f"it has {most} classes or targets, and may have {_MOST_CLASSES}")
     format_choice = "json" if kind == "xgboost_json" else "ubjson"
     return frontend.load_xgboost_model(
         file, format_choice=format_choice, allow_unknown_field=settings.allows_unknown_fields
     )
+
+
+def _classes_of(found: re.Match[bytes], content: mmap.mmap) -> int:
+    """The number that a found key has, as C++ reads it: after blanks and a sign, and up to what is no digit."""
+    text = ""
+    if found[1] is None:
+        size = _LENGTHS[found[2]]
+        start = found.start(3) + size
+        text = content[start : start + int.from_bytes(found[3][:size])].decode(errors="replace")
+    else:
+        with suppress(ValueError):  # the parser's own error
+            text = json.loads(found[1].decode(errors="replace"), strict=False)
+    digits = re.match(r"[\s+]*0*([0-9]{1,18})", text)
+    return int(digits[1]) if digits else 0
 
 
 def _check_features(trees: Any) -> None:

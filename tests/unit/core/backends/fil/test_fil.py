@@ -287,13 +287,20 @@ def test_an_empty_file_fails_the_load(tmp_path: Path, name: str) -> None:
         served(tmp_path, tree_config(name.replace(".", "_"), 1))
 
 
-@pytest.mark.parametrize("name", ["xgboost.json", "xgboost.ubj"])
-def test_two_thousand_million_classes_take_no_memory(tmp_path: Path, name: str) -> None:
-    content = bytes(booster("classes").save_raw(name.rpartition(".")[2]))
-    (tmp_path / name).write_bytes(
-        content.replace(b'"num_class":"3"', b'"num_class":"2000000000"').replace(
-            b"num_classSL" + (1).to_bytes(8, "big") + b"3", b"num_classSL" + (10).to_bytes(8, "big") + b"2000000000"
-        )
-    )
-    with pytest.raises(ModelLoadFailed, match="it has 2000000000 classes or targets, and may have 1048576"):
-        served(tmp_path, tree_config(name.replace(".", "_"), 3))
+@pytest.mark.parametrize(
+    ("kind", "count", "message"),
+    [
+        ("json", b'"num_class":"2000000000"', "it has 2000000000 classes or targets, and may have 1048576"),
+        ("json", b'"num_class":"\\n +2000000000"', "it has 2000000000 classes"),
+        ("json", b'"num_cl\\u0061ss":"2000000000"', r"it has \\u0061, an escape that XGBoost does not write"),
+        ("ubj", b"num_classSL" + (10).to_bytes(8, "big") + b"2000000000", "it has 2000000000 classes"),
+        ("ubj", b"num_classNNSU\x0d +02000000000", "it has 2000000000 classes"),
+    ],
+)
+def test_two_thousand_million_classes_take_no_memory(tmp_path: Path, kind: str, count: bytes, message: str) -> None:
+    content = bytes(booster("classes").save_raw(kind))
+    for given in (b'"num_class":"3"', b"num_classSL" + (1).to_bytes(8, "big") + b"3"):
+        content = content.replace(given, count)
+    (tmp_path / f"xgboost.{kind}").write_bytes(content)
+    with pytest.raises(ModelLoadFailed, match=message):
+        served(tmp_path, tree_config(f"xgboost_{kind}", 3))
