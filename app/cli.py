@@ -85,19 +85,18 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
         sys.stdout.flush()
         return status
     except BadOption as error:
-        print(error, file=sys.stderr)
-        return _FAILED
+        return _say(str(error))
     except KeyboardInterrupt:
         return _FAILED
     except BrokenPipeError:  # `| head` has read enough; at its end Python would write the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     except ServerError as error:
-        return _report(error.message, error.hint)
+        return _say(f"error: {error.message}", error.hint)
     except PermissionError as error:
         from trident.core.repository.repository import chmod_hint
 
-        return _report(f"{error.strerror}: {error.filename}", chmod_hint(error.filename))
+        return _say(f"error: {error.strerror}: {error.filename}", chmod_hint(error.filename))
 
 
 def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool) -> int:
@@ -144,8 +143,8 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
     return status
 
 
-def _report(failure: str, hint: str | None) -> int:
-    print(f"error: {failure}", file=sys.stderr)
-    if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+def _say(failure: str, hint: str | None = None) -> int:
+    from trident.app.terminal import say
+
+    say(f"{failure}\nhint: {hint}" if hint else failure, sys.stderr)
     return _FAILED

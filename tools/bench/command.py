@@ -24,7 +24,7 @@ from trident.adapters.common.options import (
     number,
 )
 from trident.app.process.environment import process_environment
-from trident.app.terminal import StatusLine, table
+from trident.app.terminal import StatusLine, say, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.golden import FLOATING, Tolerance
 from trident.core.config.spec import ModelSpec
@@ -359,7 +359,7 @@ class _Bench:
                 knee_text(self.sides),
             ]
             Path(f"{name}.html").write_text(page(f"Load on {self.model}", about, sections))
-            print(f"wrote {name}.json and {name}.html")
+            say(f"wrote {name}.json and {name}.html")
         if self.values["latency-report-file"]:
             report = perf_analyzer_csv(self.sides[0][1], self.values["batch-size"])
             Path(self.values["latency-report-file"]).write_text(report)
@@ -370,18 +370,18 @@ def print_levels(
     sides: Sequence[tuple[str, Sequence[Level]]], found: Sequence[tuple[str, Difference]], notes: Sequence[str]
 ) -> None:
     for note in notes:
-        print(note)
+        say(note)
     for url, levels in sides:
         if len(sides) > 1:
-            print(f"{url}:")
-        print(table(HEADINGS, [row(level) for level in levels]))
+            say(f"{url}:")
+        say(table(HEADINGS, [row(level) for level in levels]))
         for remark in remarks(levels):
-            print(remark)
+            say(remark)
     if text := knee_text(sides):
-        print(text)
+        say(text)
     if found:
         rows = [(load, each.what, each.text, each.verdict) for load, each in found]
-        print(table(("load", "figure", "second over first [95 %]", ""), rows))
+        say(table(("load", "figure", "second over first [95 %]", ""), rows))
 
 
 def knee_text(sides: Sequence[tuple[str, Sequence[Level]]]) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 import orjson
 
 from trident.adapters.common.options import BadOption
-from trident.app.terminal import counted, table
+from trident.app.terminal import counted, say, table
 from trident.core.config.golden import (
     EXACT,
     FLOATING,
@@ -448,7 +448,7 @@ def replay(
             "differences": comparison.different,
         }
         Path(f"{output}.json").write_text(json.dumps(document, indent=1) + "\n")
-        print(f"wrote {output}.json")
+        say(f"wrote {output}.json")
     return 1 if comparison.different else 0
 
 
@@ -479,17 +479,17 @@ def _print(log: Log, sides: Sequence[Side], comparison: Comparison, speed: float
         for each in _figures(log, side):
             model, requests, errors, *times = each.values()
             rows.append((model, f"{requests:,}", f"{errors:,}", *map(figure, times)))
-        print(f"{side.url}, {speed:g} times as fast as recorded:")
-        print(table(headings, rows))
+        say(f"{side.url}, {speed:g} times as fast as recorded:")
+        say(table(headings, rows))
         late = np.percentile(side.late_ms, (50, 99)) if side.late_ms else (0.0, 0.0)
-        print(f"Sent late by {late[0]:.2f} ms at the median, {late[1]:.2f} ms at the 99th percentile.")
+        say(f"Sent late by {late[0]:.2f} ms at the median, {late[1]:.2f} ms at the 99th percentile.")
     for reason, count in log.skipped.items():
-        print(f"Not sent: {counted(count, 'request')} ({reason}).")
+        say(f"Not sent: {counted(count, 'request')} ({reason}).")
     if comparison.left_out:
-        print(f"Not compared: {counted(comparison.left_out, 'output')} that the log does not have.")
+        say(f"Not compared: {counted(comparison.left_out, 'output')} that the log does not have.")
     other = f"the answers of {sides[0].url}" if len(sides) > 1 else "the log"
-    print(f"{len(comparison.different):,} of {comparison.compared:,} answers differ from {other}.")
+    say(f"{len(comparison.different):,} of {comparison.compared:,} answers differ from {other}.")
     for each in comparison.different[:_SHOWN]:
-        print(f"  {each['time']} {each['model']} {each['id']}: {each['difference']}".replace(" : ", ": "))
+        say(f"  {each['time']} {each['model']} {each['id']}: {each['difference']}".replace(" : ", ": "))
     if len(comparison.different) > _SHOWN:
-        print(f"  and {len(comparison.different) - _SHOWN:,} more")
+        say(f"  and {len(comparison.different) - _SHOWN:,} more")

@@ -26,7 +26,7 @@ from trident.adapters.common.options import (
     integer,
     number,
 )
-from trident.app.terminal import StatusLine, table
+from trident.app.terminal import StatusLine, say, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.schema import ModelConfig, decode_config, parse_model_config
 from trident.core.http.sample_request import parse_shape
@@ -121,7 +121,7 @@ def tune(arguments: Sequence[str]) -> int:
             status.clear()
     before = bench.trials.get(AS_IT_IS)
     if before is None or before.error:
-        print(f"the model cannot be measured as it is: {before.error if before else 'interrupted'}")
+        say(f"the model cannot be measured as it is: {before.error if before else 'interrupted'}")
         return 1
     took = time.monotonic() - began
     _report(bench, [note, f"trident tune {' '.join(arguments)}; {took:.0f} s"], values["output"] or f"{model}-tuned")
@@ -190,8 +190,8 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
         )
     elif objective.rate and level.rate < objective.rate:
         said.append(f"{objective.rate:g} requests/s need {math.ceil(objective.rate / level.rate)} such machines.")
-    print(table(("way", f"most requests/s with {target}", "MB"), rows[:_SHOWN]))
-    print("\n".join(said))
+    say(table(("way", f"most requests/s with {target}", "MB"), rows[:_SHOWN]))
+    say("\n".join(said))
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     notes = [*said, *reasons(bench, chosen)]
@@ -209,7 +209,7 @@ def _report(bench: Bench, about: Sequence[str], output: str) -> None:
         ("config.pbtxt", f"<pre>{escape(text)}</pre>"),
     ]
     (folder / "tune.html").write_text(page(f"Tuning of {bench.model}", said, sections))
-    print(f"wrote {folder}/config.pbtxt, tune.html and tune.json; the model itself is as it was")
+    say(f"wrote {folder}/config.pbtxt, tune.html and tune.json; the model itself is as it was")
 
 
 def memory_text(trial: Trial) -> str:

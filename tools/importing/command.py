@@ -17,7 +17,7 @@ from google.protobuf.text_format import MessageToString
 
 from trident.adapters.common.options import FILE, FOLDER, SWITCH, TEXT, BadOption, BadValue, Kind, Option
 from trident.app.process.environment import process_environment
-from trident.app.terminal import drawn
+from trident.app.terminal import drawn, say
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.spec import ModelSpec
@@ -140,7 +140,7 @@ def _import(
     status = _make(plan, name, target, options, backends, values)
     if status != _OTHERWISE or plan.instead is None or target.exists():
         return min(status, 1)
-    print("it is made in another way:")
+    say("it is made in another way:")
     return min(_make(plan.instead(), name, target, options, backends, values), 1)
 
 
@@ -158,44 +158,44 @@ def _make(
     if not is_dry:
         target.parent.mkdir(parents=True, exist_ok=True)
 
-    def say(text: str, hint: str | None = None) -> None:
+    def tell(text: str, hint: str | None = None) -> None:
         shown = f"{text}\n  hint: {hint}" if hint else text
-        print(shown.replace(str(folder), str(target)), flush=True)
+        say(shown.replace(str(folder), str(target)))
 
     # A server passes over names that begin with a dot.
     beside = None if is_dry else target.parent.absolute()
     with tempfile.TemporaryDirectory(prefix=".import-", dir=beside) as staging:
         folder = Path(staging, name)
-        say("; ".join([f"{name}: {plan.what}", *plan.notes]))
+        tell("; ".join([f"{name}: {plan.what}", *plan.notes]))
         try:
             build(plan, folder, options.scratch, link=values[_LINK.flag])
         except OSError as error:
             raise InvalidRequest(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
         is_run = is_dry or not values[_NO_RUN.flag]
         if is_run and (folder / "requirements.txt").is_file() and any(folder.glob("*/model.py")):
-            say("its environment is made by pip, unless it was before, which takes a minute")
+            tell("its environment is made by pip, unless it was before, which takes a minute")
         if is_run or plan.is_small_batched:
             found = check(folder, name, plan, backends)
         if not is_run:
             _place(folder, target, values[_SIGN.flag])
             return 0
         for problem in found.problems:
-            say(f"error: {problem.message}", problem.hint)
+            tell(f"error: {problem.message}", problem.hint)
         if found.problems:
             is_whole = plan.original == "pickled" or all(each.is_unsupported for each in found.problems)
             return _OTHERWISE if is_whole else _BROKEN
         for warning in found.warnings:
-            say(f"warning: {warning.message}", warning.hint)
+            tell(f"warning: {warning.message}", warning.hint)
         for config, _ in found.valid[-1:]:
             fixed = [f"{each.name} {shape_text(each.dims)}" for each in config.input if each.dims[:1] not in ([], [-1])]
             if plan.is_small_batched and not config.max_batch_size and fixed:
-                say(f"it does not batch, as its first dimension is fixed: {', '.join(fixed)}", _VARYING)
+                tell(f"it does not batch, as its first dimension is fixed: {', '.join(fixed)}", _VARYING)
         for _, missing in found.unchecked:
-            say(f"it is not run: {missing.message}", missing.hint)
+            tell(f"it is not run: {missing.message}", missing.hint)
         if is_dry:
-            say(f"\nnothing was made, because of --dry-run\n{_tree(folder)}")
+            tell(f"\nnothing was made, because of --dry-run\n{_tree(folder)}")
             for config, _ in found.valid[-1:]:
-                say(f"\nits configuration, as the server completes it\n{MessageToString(config)}")
+                tell(f"\nits configuration, as the server completes it\n{MessageToString(config)}")
             return 0
         status, example = 0, ""
         for config, spec in found.valid[-1:] if not found.unchecked else []:
@@ -204,20 +204,20 @@ def _make(
             try:
                 trial = try_model(plan, folder, config, spec, backends, shapes)
             except ServerError as error:
-                say(f"error: it loads, and fails: {error.message}", error.hint)
+                tell(f"error: it loads, and fails: {error.message}", error.hint)
                 return 1
             if isinstance(trial, str):
-                say(trial)
+                tell(trial)
             else:
                 status = print_comparison(plan, trial, options)
         if status and not values[_KEEP.flag]:
             if plan.instead is None:
-                say("nothing was made: --keep makes it all the same")
+                tell("nothing was made: --keep makes it all the same")
             return status
         placed = _place(folder, target, values[_SIGN.flag])
-        say(f"\n{_tree(placed)}\n\nserve it: trident serve {target.parent}")
+        tell(f"\n{_tree(placed)}\n\nserve it: trident serve {target.parent}")
     if example:
-        print(f"ask it{', with a body of yours' if plan.body else ''}:\n{example}")
+        say(f"ask it{', with a body of yours' if plan.body else ''}:\n{example}")
     return status
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trident.app.terminal import say
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.request_check import RequestValidator
@@ -89,6 +92,8 @@ def try_model(
                 return plan.body
             begin = time.perf_counter()
             for name, rows in _groups(sample, plan):
+                if time.perf_counter() - begin > _TIME and len(times) > 1:
+                    break
                 asked: list[dict[str, Array]] = []
                 answered: list[dict[str, Array]] = []
                 for part in _requests(sample, rows):
@@ -176,10 +181,14 @@ def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, 
     numbers = {each.name for each in inputs if each.datatype.kind == "f"}
     if not numbers:
         return
-    places = [(each.name, column) for each in inputs for column in range(each.inner[-1] if each.inner else 1)]
-    near = [(*places[feature], number) for feature, number in decisions.thresholds if places[feature][0] in numbers]
+    starts = [0, *accumulate(each.inner[-1] if each.inner else 1 for each in inputs)]
+    near = []
+    for feature, threshold in decisions.thresholds:
+        place = bisect_right(starts, feature) - 1
+        if inputs[place].name in numbers:
+            near.append((inputs[place].name, feature - starts[place], threshold))
     if near:
-        most = min(_THRESHOLDS, 4 * rows)
+        most = min(_THRESHOLDS, 4 * rows, max(1, _MOST_OF_ROWS // starts[-1]))
         near = [near[at] for at in random.permutation(len(near))[:most]]
         at = made(3 * len(near), (), like=True)
         for row, (name, column, threshold) in enumerate(near):
@@ -196,7 +205,8 @@ def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, 
 def _usual(decisions: Decisions, each: SampleInput) -> Array:
     """The mean and the spread of each column of an input: those that are told, or else those of its thresholds."""
     width = each.inner[-1] if each.inner else 1
-    told = np.array(decisions.usual.get(each.name) or [(0.0, 1.0)] * width)
+    usual = decisions.usual.get(each.name)
+    told = np.array(usual) if usual else np.tile(_PLAIN, (width, 1))
     if not decisions.usual:
         numbers: dict[int, list[float]] = {}
         for feature, number in decisions.thresholds:
@@ -270,48 +280,48 @@ def print_comparison(plan: Plan, trial: TrialRun, options: Options) -> int:
     first, rows = next((each.answer, each.rows) for each in trial.groups if not isinstance(each.answer, str))
     shapes = {name: (-1, *a.shape[1:]) if rows > 1 and a.shape[:1] == (rows,) else a.shape for name, a in first.items()}
     answers = ", ".join(f"{name} {trial.datatypes[name]} {shape_text(shape)}" for name, shape in shapes.items())
-    print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
+    say(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
     if not plan.original:
-        print("it is not compared: nothing else runs such a source here")
+        say("it is not compared: nothing else runs such a source here")
         return 0
     try:
         originals = ask_original(plan, trial, options)
     except ServerError as error:
         hint = f"\n  hint: {error.hint}" if error.hint else ""
-        print(f"it is not compared with the original: {error.message}{hint}")
+        say(f"it is not compared with the original: {error.message}{hint}")
         return 0
     compared, worst, left_out = 0, (0.0, ""), set()
     for group, original in zip(trial.groups, originals, strict=True):
         if isinstance(original, str):
             continue
         if isinstance(group.answer, str):
-            print(f"error: it refuses what the original, run by itself, answers ({group.name}): {group.answer}")
+            say(f"error: it refuses what the original, run by itself, answers ({group.name}): {group.answer}")
             return 1
         try:
             found, without = compare(group.answer, original, _TOLERANCE / 10 if plan.instead else _TOLERANCE)
         except Differs as error:
             # Sums of doubles that are beyond FP32, of a model that does not only compare numbers.
             if group.name == _LARGEST and plan.original == "pickled" and not plan.decisions().thresholds:
-                print(f"it answers otherwise than the original to {_LARGEST}, of which FP32 has no sums: {error}")
+                say(f"it answers otherwise than the original to {_LARGEST}, of which FP32 has no sums: {error}")
                 continue
-            print(f"error: the original, run by itself, answers otherwise ({group.name}): {error}")
+            say(f"error: the original, run by itself, answers otherwise ({group.name}): {error}")
             return 1
         worst = max(worst, found)
         left_out |= without
         compared += group.rows
     refused = {group.name: text for group, text in zip(trial.groups, originals, strict=True) if isinstance(text, str)}
     if not compared:
-        print(f"it is not compared with the original, which refuses all rows: {next(iter(refused.values()))}")
+        say(f"it is not compared with the original, which refuses all rows: {next(iter(refused.values()))}")
         return 0
     for name, text in refused.items():
-        print(f"not compared, as the original refuses them: {name}: {text}")
+        say(f"not compared, as the original refuses them: {name}: {text}")
     if len(left_out) == len(first):
-        print("it is not compared with the original, which has no such outputs")
+        say("it is not compared with the original, which has no such outputs")
         return 0
     for name in sorted(left_out):
-        print(f"not compared, as the original has no function for it: the output {name}")
+        say(f"not compared, as the original has no function for it: the output {name}")
     place = f" at {worst[1]}" if worst[0] else ""
-    print(f"the original, run by itself, answers the same to {compared} rows: largest difference {worst[0]:.2g}{place}")
+    say(f"the original, run by itself, answers the same to {compared} rows: largest difference {worst[0]:.2g}{place}")
     return 0
 
 

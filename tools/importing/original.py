@@ -372,7 +372,7 @@ def from_library(path: str, folder: str, asked: str) -> dict[str, Any]:
         return {"failure": (str(error).strip() or type(error).__name__).splitlines()[0]}
     return {
         "what": f"model of {top} {sys.modules[top].__version__}",
-        "inputs": [{**each, "width": width, "usual": [(0.0, 1.0)] * width} for each in given],
+        "inputs": [{**each, "width": width, "usual": []} for each in given],
         "outputs": [[name, *_row_of(array)] for name, array in zip(names, arrays, strict=False)],
         "needs": _needs(model),
         "thresholds": [],

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import zipfile
@@ -22,6 +23,7 @@ from typing import Any
 
 from google.protobuf.text_format import MessageToString
 
+from trident.app.terminal import say
 from trident.core.backends.fil import DEFAULT_FILES, INPUT, TreeSettings, read_trees
 from trident.core.backends.model_files import content_hint, origin_of, parameters_of, start_of
 from trident.core.backends.pytorch.backend import tensors_of
@@ -164,12 +166,19 @@ def run_original(options: Options, *arguments: str, given: object = None) -> Any
         text=True,
         errors="replace",
     )
+    name = Path(arguments[1]).name
+    last = (run.stderr.strip().splitlines() or [f"{options.python} ended with {run.returncode}"])[-1]
+    if run.returncode < 0:
+        killer = signal.Signals(-run.returncode)
+        raise InvalidRequest(
+            f"{options.python} was killed by {killer.name} while it read {name}",
+            hint="it takes too much memory" if killer is signal.SIGKILL else "the file is probably damaged",
+        )
+    if missing := run.returncode and re.search(r"No module named '([\w.]+)'", run.stderr):
+        package = _PACKAGES.get(missing[1].partition(".")[0], missing[1])
+        raise InvalidRequest(last, hint=f"install {package}, or name a Python that has it: --python=PATH")
     if run.returncode:
-        lines = run.stderr.strip().splitlines()
-        missing = re.search(r"No module named '([\w.]+)'", run.stderr)
-        package = _PACKAGES.get(missing[1].partition(".")[0], missing[1]) if missing else ""
-        hint = f"install {package}, or name a Python that has it: --python=PATH" if missing else None
-        raise InvalidRequest(lines[-1] if lines else f"{options.python} ended with {run.returncode}", hint=hint)
+        raise InvalidRequest(f"{name} cannot be read: {last}")
     return json.loads(run.stdout.splitlines()[-1])
 
 
@@ -576,7 +585,7 @@ def _decisions(kind: str, path: Path) -> Decisions:
     settings = TreeSettings(kind, False, False, 0.5, 1, True)
     trees = read_trees(path, settings, path.name)
     thresholds: set[tuple[int, float]] = set()
-    categories: list[set[int]] = [set() for _ in range(trees.num_feature)]
+    categories: dict[int, set[int]] = {}
     for number in range(trees.num_tree):
         tree = trees.get_tree_accessor(number)
         fields = [tree.get_field(name).tolist() for name in ("node_type", "split_index", "threshold")]
@@ -585,9 +594,11 @@ def _decisions(kind: str, path: Path) -> Decisions:
             if node_type == _NUMERICAL:
                 thresholds.add((feature, threshold))
             elif node_type == _CATEGORICAL:
-                categories[feature] |= set(lists[2][lists[0][node] : lists[1][node]])
+                categories.setdefault(feature, set()).update(lists[2][lists[0][node] : lists[1][node]])
     # Those that no list has go the other way.
-    known = [sorted(each | {max(each) + 1, 0}) if each else [] for each in categories]
+    known: list[Sequence[int]] = [()] * (max(categories, default=-1) + 1)
+    for feature, each in categories.items():
+        known[feature] = sorted(each | {max(each) + 1, 0}) if each else ()
     return Decisions(sorted(thresholds), {INPUT: known})
 
 
@@ -638,7 +649,7 @@ def check_trust(path: Path, options: Options, why: str) -> None:
     """Raise InvalidRequest unless the source is trusted. Of a trusted one, print what its pickles call."""
     if options.trust_pickle:
         for each in scan_pickles(path):
-            print(f"{'warning: ' if each.is_dangerous else ''}{each.path.name}: {each.found}", flush=True)
+            say(f"{'warning: ' if each.is_dangerous else ''}{each.path.name}: {each.found}")
     else:
         raise InvalidRequest(
             f"{path.name} {why}: who wrote it decides what runs here, with your rights",
@@ -802,7 +813,7 @@ _PORTED = {
     "object_detector": "the threshold and the names of its boxes in `postprocess`",
     "text_classifier": "the tokens and n-grams of `preprocess`",
 }
-_MOST_UNPACKED = 16 << 30
+_MOST_UNPACKED, _MOST_MEMBERS = 16 << 30, 10_000
 
 
 # What Python or the system may run if it lies where modules are looked for.
@@ -815,6 +826,8 @@ def _torchserve(path: Path, options: Options) -> Plan:
         folder = options.scratch / "archive"
         try:
             with zipfile.ZipFile(path) as archive:
+                if (count := len(archive.infolist())) > _MOST_MEMBERS:
+                    raise InvalidRequest(f"{path.name} has {count} members, and may have {_MOST_MEMBERS}")
                 most = min(_MOST_UNPACKED, shutil.disk_usage(options.scratch).free)
                 if (size := sum(each.file_size for each in archive.infolist())) > most:
                     raise InvalidRequest(f"{path.name} would be unpacked to {size} bytes, and {most} are allowed")

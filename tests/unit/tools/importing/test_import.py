@@ -32,6 +32,7 @@ from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.tools.importing.command import import_model
 from trident.tools.importing.comparison import Differs, compare
+from trident.tools.importing.sources import Options, plans_of
 
 TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
 CLASSIFIER = 'key: "is_classifier" value {{ string_value: "{}" }}'
@@ -403,6 +404,47 @@ def test_what_is_not_trees_is_asked_of_its_library(tmp_path: Path) -> None:
         answer = server.model("linear").infer({"input__0": TABLE[:5]})["output__0"]
     second = linear.predict(xgboost.DMatrix(TABLE[:5]))
     np.testing.assert_array_equal(answer, np.stack([1 - second, second], axis=1))
+
+
+def test_an_archive_of_many_members_is_not_unpacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with zipfile.ZipFile(tmp_path / "many.mar", "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", "{}")
+        for number in range(10_000):
+            archive.writestr(str(number), "")
+    assert run(tmp_path / "many.mar", f"--repository={tmp_path}/models") == 1
+    assert "many.mar has 10001 members, and may have 10000" in capsys.readouterr().err
+
+
+def test_the_file_that_kills_its_library_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\nkill -SEGV $$\n")
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "broken.cbm").write_bytes(b"CBM1")
+    assert run(tmp_path / "broken.cbm", f"--repository={tmp_path}/models", f"--python={tmp_path}/python") == 1
+    said = (
+        f"error: {tmp_path}/python was killed by SIGSEGV while it read broken.cbm\nhint: the file is probably damaged"
+    )
+    assert said in capsys.readouterr().err
+
+
+def test_wide_trees_take_no_memory_for_each_feature(tmp_path: Path) -> None:
+    document = json.loads(xgboost.train({}, xgboost.DMatrix(TABLE, label=CLASSES), 1).save_raw("json"))
+    document["learner"]["learner_model_param"]["num_feature"] = "1000000"
+    (tmp_path / "wide.json").write_text(json.dumps(document))
+    (plan,) = plans_of(tmp_path / "wide.json", Options(scratch=tmp_path, python=sys.executable))
+    assert plan.decisions().known == {"input__0": []}
+
+
+def test_names_of_a_source_do_not_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_onnx(tmp_path / "net.onnx")
+    model = onnx.load(source)
+    model.graph.output[0].name = model.graph.node[0].output[0] = "y\x1b[2J"
+    onnx.save(model, source)
+    assert run(source, f"--repository={tmp_path}/models") == 0
+    assert run(source.rename(tmp_path / "\x1b[2J.onnx"), f"--repository={tmp_path}/\x9b/models", "--name=2") == 0
+    assert run(tmp_path / "\x1b]0;none", f"--repository={tmp_path}/models") == 1
+    shown = capsys.readouterr()
+    assert r"y\u001b[2J FP32 [-1,3]" in shown.out
+    assert not re.search("[\x1b\x9b]", shown.out + shown.err)
 
 
 def test_labels_are_the_same_or_not_however_large() -> None:
