@@ -120,7 +120,8 @@ def _documents_ranked(front_end: HttpFrontEnd, environ: Environ, body: dict[str,
     texts = _strings(documents, "documents")
     model = _model_with(front_end, _name(body), SCORE)
     raw = {"raw_scores": True} if flag(body, "raw_scores", False) else {}
-    scores, tokens = _scores(front_end, environ, model, body, texts, raw)
+    queries = _strings([body.get(QUERY)], QUERY) * len(texts)
+    scores, tokens = _scores(front_end, environ, model, queries, texts, raw)
     order = _best_first(scores)[: _count(body, "top_n", len(texts))]
     shown = flag(body, "return_documents", with_documents)
     results = [
@@ -258,14 +259,25 @@ def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     body = read_object(front_end, environ)
     _refuse_unknown(body, MEMBERS["/predict"])
     inputs = body.get("inputs")
-    model = _model_with(front_end, _name(body), SCORES)
+    model = _labelling_model(front_end, _name(body))
+    ranks = SCORES not in model.spec.outputs
     listed = [[inputs]] if isinstance(inputs, str) else _list(body, "inputs")
     is_several = isinstance(listed[0], list) and not isinstance(inputs, str)
     rows = listed if isinstance(listed[0], list) else [listed]
     if not all(isinstance(row, list) and len(row) in (1, 2) for row in rows):
         raise InvalidRequest("'inputs' must be a text, a pair of texts, or a list of lists of one or two texts")
     rows = [_strings(row, "inputs") for row in rows]
-    options = _given(body, _CUT) | ({"function_to_apply": "none"} if flag(body, "raw_scores", False) else {})
+    options = _given(body, _CUT)
+    is_raw = flag(body, "raw_scores", False)
+    if ranks:
+        if not all(len(row) == 2 for row in rows):
+            raise InvalidRequest(f"model '{model.spec.name}' ranks: 'inputs' must be pairs of texts")
+        queries, texts = zip(*rows, strict=True)
+        scores = _unit_scores(front_end, environ, model, queries, texts, options, is_raw)
+        # The name that transformers gives the only label.
+        ranked = [[{SCORE: float(each), "label": "LABEL_0"}] for each in scores]
+        return json_reply(ranked if is_several else ranked[0])
+    options |= {"function_to_apply": "none"} if is_raw else {}
     found: list[Any] = [None] * len(rows)
     for size in (1, 2):
         indices = [at for at, row in enumerate(rows) if len(row) == size]
@@ -275,8 +287,19 @@ def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
                 tensors[TEXT_PAIR] = [rows[at][1] for at in indices]
             scores = _run(front_end, environ, model, tensors, (SCORES,), options)[SCORES]
             for at, row in zip(indices, scores, strict=True):
-                found[at] = _labelled(model.spec, row)
+                found[at] = _labelled(model.spec, row, _last_of_ties_first)
     return json_reply(found if is_several else found[0])
+
+
+def _labelling_model(front_end: HttpFrontEnd, name: str) -> ServedModel:
+    """The model that classifies, or the one that ranks if it is named, or the only one. Raises InvalidRequest."""
+    try:
+        return _model_with(front_end, name, SCORES)
+    except InvalidRequest:
+        model = front_end.engine.model(name) if name else _model_with(front_end, "", "")
+        if SCORE not in model.spec.outputs:
+            raise
+        return one_response(model)
 
 
 def info(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -486,7 +509,7 @@ def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedMod
 
 def _classified(spec: ModelSpec, scores: Array, options: Mapping[str, Any], inputs: Any) -> Any:
     """The labels in the form that transformers' pipeline gives them, which follows from `top_k` and the inputs."""
-    rows = [_labelled(spec, row) for row in scores]
+    rows = [_labelled(spec, row, _best_first) for row in scores]
     if flag(options, "return_all_scores", False) and "top_k" not in options:
         order = {label: at for at, label in enumerate(spec.outputs[SCORES].labels or ())}
         return [sorted(row, key=lambda each: order.get(each["label"], 0)) for row in rows]
@@ -501,22 +524,18 @@ def _ranked(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body:
     _refuse_unknown(body, MEMBERS["/rerank"])
     texts = _strings(_list(body, "texts"), "texts")
     options = _given(body, _CUT | {"prompt_name"})
-    if _OPTIONS in model.spec.inputs:
-        options["raw_scores"] = True
-    scores, _ = _scores(front_end, environ, model, body, texts, options)
-    raw = flag(body, "raw_scores", False)
-    if _OPTIONS in model.spec.inputs and not raw:
-        scores = 1 / (1 + np.exp(-np.clip(scores, -80, 80)))
+    queries = _strings([body.get(QUERY)], QUERY) * len(texts)
+    scores = _unit_scores(front_end, environ, model, queries, texts, options, flag(body, "raw_scores", False))
     with_text = flag(body, "return_text", False)
     return [
         {"index": at, SCORE: float(scores[at])} | ({TEXT: texts[at]} if with_text else {})
-        for at in _best_first(scores)[: _count(body, "top_n", len(texts))]
+        for at in _last_of_ties_first(scores)[: _count(body, "top_n", len(texts))]
     ]
 
 
-def _labelled(spec: ModelSpec, row: Array) -> list[dict[str, Any]]:
+def _labelled(spec: ModelSpec, row: Array, order: Callable[[Array], list[int]]) -> list[dict[str, Any]]:
     labels = spec.outputs[SCORES].labels or [str(at) for at in range(len(row))]
-    return [{"label": labels[at], SCORE: float(row[at])} for at in _best_first(row)]
+    return [{"label": labels[at], SCORE: float(row[at])} for at in order(row)]
 
 
 # --- embeddings
@@ -631,19 +650,39 @@ def _scores(
     front_end: HttpFrontEnd,
     environ: Environ,
     model: ServedModel,
-    body: Mapping[str, Any],
+    queries: Sequence[str],
     texts: Sequence[str],
     options: Mapping[str, Any],
 ) -> tuple[Array, dict[str, int]]:
-    """How well each of `texts` answers the query in `body`, and the tokens used."""
-    query = _strings([body.get(QUERY)], QUERY)
+    """How well each of `texts` answers its query, and the tokens used."""
     wanted = (SCORE, TOKENS) if TOKENS in model.spec.outputs else (SCORE,)
-    found = _run(front_end, environ, model, {QUERY: query * len(texts), TEXT: texts}, wanted, options)
+    found = _run(front_end, environ, model, {QUERY: queries, TEXT: texts}, wanted, options)
     return found[SCORE].reshape(-1), _usage(found)
 
 
+def _unit_scores(
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    model: ServedModel,
+    queries: Sequence[str],
+    texts: Sequence[str],
+    options: Mapping[str, Any],
+    is_raw: bool,
+) -> Array:
+    """The scores between 0 and 1, whatever the activation of a text model is, or `is_raw` those of the graph."""
+    own = _OPTIONS in model.spec.inputs
+    scores, _ = _scores(front_end, environ, model, queries, texts, {**options, "raw_scores": True} if own else options)
+    return 1 / (1 + np.exp(-np.clip(scores, -80, 80))) if own and not is_raw else scores
+
+
 def _best_first(scores: Array) -> list[int]:
+    """The indices in the order of the scores; of equal ones the first first, as in transformers and vLLM."""
     return np.argsort(-scores, kind="stable").tolist()  # type: ignore[no-any-return]
+
+
+def _last_of_ties_first(scores: Array) -> list[int]:
+    """The same as in text-embeddings-inference, which reverses an ascending order."""
+    return np.argsort(scores, kind="stable")[::-1].tolist()  # type: ignore[no-any-return]
 
 
 def _usage(found: Mapping[str, Array]) -> dict[str, int]:

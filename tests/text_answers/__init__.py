@@ -166,6 +166,12 @@ ROWS: tuple[Row, ...] = (
     embedder(
         "prompt by name", CAT, files={"config_sentence_transformers.json": PROMPTS}, options={"prompt_name": "document"}
     ),
+    embedder(
+        "prompt that every model has",
+        CAT,
+        files={"config_sentence_transformers.json": {"prompts": {"a": "ask this: "}, "default_prompt_name": "a"}},
+        options={"prompt_name": "query"},
+    ),
     *(
         embedder(
             f"prompt not pooled, {name}",

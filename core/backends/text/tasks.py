@@ -250,10 +250,13 @@ class Task:
         """The prompt before a text, by the `prompt_name` in its options. Raises InvalidRequest."""
         name, prompts = options.get("prompt_name"), self._model.prompts
         if name is None and prompts and (kind := options.get("input_type")):
-            known = (kind, *_INPUT_TYPES[kind])
-            name = next((each for each in known if each in prompts), kind)
+            known = (*_INPUT_TYPES[kind], kind)
+            name = next((each for each in (kind, *known) if each in prompts), known[0])
         if name is None:
             return self._model.prompt
+        # sentence-transformers has these two for each model of embeddings, empty where a folder does not say them.
+        if name in ("query", "document") and self._model.task is TaskName.FEATURE_EXTRACTION:
+            return prompts.get(name, "")
         if name not in prompts:
             raise InvalidRequest(
                 f"the model has no prompt '{name}'", hint=f"its prompts are: {', '.join(prompts) or 'none'}"

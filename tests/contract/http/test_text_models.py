@@ -315,6 +315,8 @@ def test_the_client_of_cohere_gets_vectors_in_several_forms(server: ServerProces
     assert found["binary"] == [[int(each, 2) - 128] for each in bits]
     short = server.json("POST", "/v2/embed", {"texts": ["cat"], "output_dimension": 2, "model": "embedder"})
     np.testing.assert_allclose(short["embeddings"]["float"], [unit(mean_of("cat")[:2])], rtol=1e-5)
+    (document,) = server.json("POST", "/v1/embed", {"texts": ["cat"], "input_type": "search_document"})["embeddings"]
+    np.testing.assert_allclose(document, mean_of("cat"), rtol=1e-5)
     infinity = server.json("POST", "/embeddings", {"model": "embedder", "input": ["cat"]})
     np.testing.assert_allclose(infinity["data"][0]["embedding"], mean_of("cat"), rtol=1e-5)
 
@@ -324,6 +326,10 @@ def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProce
     asked = {"query": "who", "documents": list(logits)}
     (result,) = server.json("POST", "/v1/rerank", {"query": "who", "documents": ["cat"], "raw_scores": True})["results"]
     assert result["relevance_score"] == pytest.approx(logits["cat"], rel=1e-4)
+    label = {"label": "LABEL_0", "score": pytest.approx(1 / (1 + np.exp(-logits["cat"])), rel=1e-4)}
+    assert server.json("POST", "/predict", {"inputs": [["who", "cat"]], "model": "ranker"}) == [[label]]
+    equal = server.json("POST", "/rerank", {"query": "who", "texts": ["cat", "cat"]})
+    assert [each["index"] for each in equal] == [1, 0]
     for path, shows in (("/v1/rerank", True), ("/v2/rerank", False), ("/rerank", False)):
         more = {"return_documents": True} if path == "/rerank" else {}
         results = server.json("POST", path, {**asked, **more})["results"]

@@ -105,7 +105,7 @@ def test_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
         for options, message in (
             ({"top_p": 1}, "'top_p' is not known for feature-extraction"),
             ({"normalize": "yes"}, "'normalize' is \"yes\", not true or false"),
-            ({"prompt_name": "query"}, "the model has no prompt 'query'"),
+            ({"prompt_name": "passage"}, "the model has no prompt 'passage'"),
         ):
             with pytest.raises(InvalidRequest, match=message):
                 serving.infer(
