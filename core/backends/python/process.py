@@ -74,10 +74,10 @@ from trident.core.observability.metrics.custom_metrics import CustomMetrics, Met
 
 _log = logging.getLogger("trident.backends.python")
 
-_PROGRAM = Path(__file__).with_name("stub")
+PROGRAM = Path(__file__).with_name("stub")
 _KEPT_LINES = 8
 _LONGEST_LINE = 1 << 16
-_NOT_THE_MODEL = (str(_PROGRAM), 'File "<frozen ', "importlib/__init__.py", "Extension modules: ")
+_NOT_THE_MODEL = (str(PROGRAM), 'File "<frozen ', "importlib/__init__.py", "Extension modules: ")
 # A process that closed its socket is about to end: how it ends is worth this wait.
 _LAST_BREATH_S = 1.0
 
@@ -314,7 +314,7 @@ class ModelProcess:
             passed = [given[0].fileno(), memory.descriptor, given[1].fileno(), given[2].fileno()]
             self._process = subprocess.Popen(
                 # The name is for people who list processes.
-                [plan.interpreter, str(_PROGRAM), *map(str, passed), placement.name],
+                [plan.interpreter, str(PROGRAM), *map(str, passed), placement.name],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

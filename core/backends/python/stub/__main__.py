@@ -13,6 +13,7 @@ import faulthandler
 import fcntl
 import gc
 import os
+import select
 import signal
 import socket
 import sys
@@ -78,6 +79,10 @@ def _die_with_the_server(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, _F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    closed = select.poll()
+    closed.register(lifeline, 0)
+    if closed.poll(0):  # the server died before: no signal comes
+        sys.exit(1)
 
 
 def _leave_signals_to_the_server() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +18,12 @@ from tests.waiting import until
 from trident.core.backends.backend import Execution
 from trident.core.backends.python.backend import PythonInstance
 from trident.core.backends.python.channel import FileWatcher, StubGone, WatchedFile
-from trident.core.backends.python.process import ReadinessCheck
+from trident.core.backends.python.process import PROGRAM, ReadinessCheck
 from trident.core.backends.python.stub.trident_stub.wire import QUESTION, to_json
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.errors import BackendFailed, ModelNotReady, ServerError
 from trident.core.inference.request import InferenceRequest
+from trident.core.interprocess.shared_memory import SharedMemory
 
 THREAD = "trident-python-models"
 
@@ -145,6 +148,20 @@ def stub() -> Iterator[Stub]:
     made = Stub()
     yield made
     made.close()
+
+
+def test_stub_whose_server_died_while_it_started_ends() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    pairs[2][0].close()
+    memory = SharedMemory.create(1 << 16)
+    given = [pairs[0][1].fileno(), memory.descriptor, pairs[1][1].fileno(), pairs[2][1].fileno()]
+    stub = [sys.executable, str(PROGRAM), *map(str, given), "m_0_0"]
+    try:
+        assert subprocess.run(stub, pass_fds=given, start_new_session=True, timeout=60, check=False).returncode == 1
+    finally:
+        memory.close()
+        for each in sum(pairs, ()):
+            each.close()
 
 
 def test_question_is_not_repeated_before_its_answer() -> None:
