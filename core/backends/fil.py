@@ -31,11 +31,12 @@ from trident.core.backends.model_files import (
     parameters_of,
     path_of_model,
     start_of,
+    text_of,
     written_by,
 )
 from trident.core.backends.registry import check_installed, importing
 from trident.core.config.placement import DeviceKind, Placement, placements
-from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.problem import ModelSignature, TensorSignature, open_file
 from trident.core.config.schema import ModelConfig, datatype_of
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, Unsupported
 from trident.core.inference.tensors import BY_NAME, Array, element_count
@@ -465,7 +466,7 @@ def rules_of(path: Path, settings: TreeSettings) -> RowRules:
     differently."""
     if settings.model_type != "lightgbm":
         return RowRules(settings.missing)
-    text = path.read_text(errors="replace")
+    text = text_of(path, errors="replace")
     zero_missing: set[int] = set()
     truncated: set[int] = set()
     others: set[int] = set()
@@ -489,7 +490,7 @@ def _load_lightgbm(path: Path) -> Any:
     """
     import treelite
 
-    text = path.read_text(errors="replace")
+    text = text_of(path, errors="replace")
     for number, tree in enumerate(text.split("\nTree=")[1:]):
         if not _is_tree(tree):
             raise treelite.TreeliteError(f"the nodes of tree {number} are not a tree")
@@ -535,7 +536,7 @@ def _read(path: Path, kind: str, settings: TreeSettings) -> Any:
     if kind == "xgboost":
         return frontend.load_xgboost_model_legacy_binary(file)
     if path.stat().st_size:  # an empty file has no map
-        with path.open("rb") as model, mmap.mmap(model.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with open_file(path) as model, mmap.mmap(model.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if kind == "xgboost_json" and (escape := _ESCAPES.search(content)):
                 raise treelite.TreeliteError(f"it has {escape[0].decode()}, an escape that XGBoost does not write")
             most = max((_classes_of(found, content) for found in _CLASSES.finditer(content)), default=0)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from trident.core.backends.backend import BackendModel, LoadContext
-from trident.core.backends.model_files import at_least_one, parameters_of
+from trident.core.backends.model_files import at_least_one, parameters_of, text_of
 from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.registry import check_installed
 from trident.core.config.autocomplete import Watch, auto_complete, unwatched
-from trident.core.config.problem import ModelSignature, TensorSignature, is_plain
+from trident.core.config.problem import ModelSignature, TensorSignature, is_plain, read_file
 from trident.core.config.schema import ModelConfig, copy_of
 from trident.core.errors import ModelLoadFailed, OutOfMemory
 from trident.core.observability.hardware import host_memory
@@ -180,12 +180,12 @@ def _templates(folder: Path, name: str) -> dict[str, str]:
     named: dict[Any, Any] = {}
     if isinstance(template, list):  # several by name
         named = {each.get("name"): each.get("template") for each in template if isinstance(each, dict)}
-    named |= {path.stem: path.read_text() for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    named |= {path.stem: text_of(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
     if named:
         template = named.get("default", template)
     file = folder / "chat_template.jinja"
     if file.is_file():
-        template = file.read_text()
+        template = text_of(file)
     found = {"chat_template": template} | {f"chat_template.{key}": text for key, text in named.items()}
     for key in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token"):
         token = settings.get(key)
@@ -195,9 +195,7 @@ def _templates(folder: Path, name: str) -> dict[str, str]:
 
 def _read(path: Path, name: str, *, required: bool = True) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ValueError(f"it is larger than {_LARGEST_JSON} bytes")
-        return _object(json.loads(path.read_bytes()))
+        return _object(json.loads(read_file(path, _LARGEST_JSON)))
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, FileNotFoundError) and not required:
             return {}

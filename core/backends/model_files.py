@@ -6,6 +6,7 @@ Source: docs/spec/framework-backends.md section 6.1, docs/spec/onnxruntime-backe
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import zipfile
@@ -15,7 +16,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from trident.core.config.problem import is_plain
+from trident.core.config.problem import is_plain, open_file
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable
 from trident.core.repository.layout_hints import missing_file_hint
@@ -39,10 +40,16 @@ def content_hint(path: Path) -> str | None:
 def start_of(path: Path, size: int) -> bytes | None:
     """The first `size` bytes of a file, or fewer if it has no more; None if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(size)
     except OSError:
         return None
+
+
+def text_of(path: Path, errors: str = "strict") -> str:
+    """The text of a file, with any kind of newlines. Raises OSError, and UnicodeDecodeError as `errors` says."""
+    with io.TextIOWrapper(open_file(path), "utf-8", errors) as file:
+        return file.read()
 
 
 def weight_bytes(version: Path, config: ModelConfig, name: str) -> int:

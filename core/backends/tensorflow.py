@@ -26,7 +26,7 @@ from trident.core.backends.model_files import (
 )
 from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.registry import is_installed
-from trident.core.config.problem import InvalidModelConfig, ModelSignature, TensorSignature
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, TensorSignature, read_file
 from trident.core.config.schema import ModelConfig, copy_of
 from trident.core.config.validate import validate_against_signature
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, installation
@@ -198,7 +198,7 @@ def operations_in(path: Path) -> set[str]:
 def operations_in_graph(path: Path) -> set[str]:
     """The operations in a frozen graph; an empty set if the file is something else."""
     try:
-        return _operations(GraphDef.FromString(path.read_bytes()))
+        return _operations(GraphDef.FromString(read_file(path)))
     except (OSError, DecodeError):
         return set()
 
@@ -229,7 +229,7 @@ def check_graph(path: Path, config: ModelConfig) -> None:
 
 def _read(path: Path, message: Any, config: ModelConfig) -> Any:
     try:
-        message.ParseFromString(path.read_bytes())
+        message.ParseFromString(read_file(path))
     except (OSError, DecodeError) as exc:
         raise ModelLoadFailed(
             f"unable to auto-complete model configuration for '{config.name}', failed to load model: {exc}",

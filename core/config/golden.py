@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import stat
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trident.core.config.problem import InvalidModelConfig, Problem, path_inside
+from trident.core.config.problem import InvalidModelConfig, Problem, path_inside, read_file
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
@@ -265,13 +265,11 @@ def _file_names(model_directory: Path) -> list[str]:
         raise Malformed(f"{_FOLDER}/ is outside the model directory")
     try:
         return sorted(
-            entry.name
-            for entry in folder.iterdir()
-            if entry.name.endswith(_SUFFIX) and not entry.name.startswith(".") and not entry.is_dir()
+            entry.name for entry in folder.iterdir() if entry.name.endswith(_SUFFIX) and not entry.name.startswith(".")
         )
-    except (FileNotFoundError, NotADirectoryError):
-        return []
     except OSError as error:
+        if not os.path.lexists(folder):
+            return []
         raise Malformed(f"failed to read {_FOLDER}/: {error.strerror}") from error
 
 
@@ -280,13 +278,7 @@ def _content(model_directory: Path, name: str) -> bytes:
     if path is None:
         raise Malformed("the file is outside the model directory")
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe could take for ever
-            raise Malformed("not a regular file")
-        if found.st_size > MAX_FILE_BYTES:
-            raise Malformed(f"the file has {found.st_size} bytes, more than the {MAX_FILE_BYTES} allowed")
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES)
+        return read_file(path, MAX_FILE_BYTES)
     except OSError as error:
         raise Malformed(f"failed to read the file: {error.strerror}") from error
 

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from trident.core.errors import ConfigInvalid, ServerError, Unsupported
@@ -68,15 +69,40 @@ def path_inside(directory: Path, relative: str) -> Path | None:
         return None
 
 
-def check_readable(path: Path, most: int) -> None:
-    """Raise OSError for a file of more than `most` bytes, and for what is neither file nor folder: reading a pipe may
-    take for ever, and a file without data may have any size.
+def open_file(path: Path) -> BufferedReader:
+    """Open a file of a model to read it. Raises OSError for anything but a regular file, such as a pipe or a link to a
+    file of the kernel: to read those could take for ever.
     """
-    found = path.stat()
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    if found.st_size > most:
-        raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, and may have {most}")
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
+    try:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or (not found.st_size and _has_content(file)):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _has_content(file: BufferedReader) -> bool:
+    try:
+        return os.read(file.fileno(), 1) != b""
+    except BlockingIOError:
+        return True
+
+
+def read_file(path: Path, most: int = 4 << 30) -> bytes:
+    """Return the content of a file of a model. Raises OSError as `open_file`, and for more than `most` bytes, which a
+    file without data may have."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and may have {most}", str(path))
+        return file.read(size)
 
 
 def _real_path(path: Path) -> Path:

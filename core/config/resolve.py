@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trident.core.config.platforms import pads_batches
-from trident.core.config.problem import Problem, check_readable, path_inside
+from trident.core.config.problem import Problem, open_file, path_inside, read_file
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.schema import (
     ModelConfig,
@@ -595,10 +595,6 @@ def _from_file(
     return found
 
 
-# As of the tensors whose size the configuration says.
-_MOST_TEXT = 4 << 30
-
-
 def _read_tensor(
     path: Path, datatype: Datatype, dims: Shape, *, name: str, model: str, prefix: str = ""
 ) -> Array | int:
@@ -608,10 +604,11 @@ def _read_tensor(
     """
     expected = element_count(dims) * datatype.size
     try:
-        if not expected:
-            check_readable(path, _MOST_TEXT)
-        with path.open("rb") as file:
-            content = file.read(expected) if expected else file.read()
+        if expected:
+            with open_file(path) as file:
+                content = file.read(expected)
+        else:
+            content = read_file(path)
     except OSError as error:
         raise ConfigInvalid(f"failed to open file for read {path}: {error.strerror}", model=model) from error
     if datatype is BYTES:

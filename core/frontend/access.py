@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
 from hmac import compare_digest
+from pathlib import Path
 from typing import NamedTuple
 
+from trident.core.config.problem import open_file
 from trident.core.errors import ConfigInvalid, ErrorCode, ServerError
 from trident.core.interprocess.restarts import SharedNote
 
@@ -63,12 +65,8 @@ DIGEST_SIZE = sha256().digest_size
 
 def _read(path: str) -> tuple[bytes, bool]:
     try:
-        # O_NONBLOCK: do not wait for the writer of a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            state = os.fstat(descriptor)
-            if not stat.S_ISREG(state.st_mode):
-                raise _unusable(path, "it is not a file")
+        with open_file(Path(path)) as file:
+            state = os.fstat(file.fileno())
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from error

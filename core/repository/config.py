@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import posixpath
-import stat
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from trident.core.config.autocomplete import (
 )
 from trident.core.config.autocomplete import auto_complete as complete_config
 from trident.core.config.platforms import is_ensemble
-from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, path_inside
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, open_file, path_inside, read_file
 from trident.core.config.schema import ModelConfig, copy_of, decode_config, parse_model_config
 from trident.core.config.validate import (
     AGENT_KEY,
@@ -67,7 +66,7 @@ def read_config(directory: ModelDirectory, *, config_name: str = "", required: b
             model=directory.name,
         )
     try:
-        content = _read(path)
+        content = read_file(path, LARGEST_CONFIG)
     except OSError as error:
         message = f"failed to open text file for read {path}: {error.strerror}"
         hint = chmod_hint(path) if isinstance(error, PermissionError) else ""
@@ -76,21 +75,6 @@ def read_config(directory: ModelDirectory, *, config_name: str = "", required: b
     if directory.is_renamed:
         config.name = directory.name
     return config
-
-
-def _read(path: Path) -> bytes:
-    """Raises OSError, and InvalidModelConfig for anything but a regular file of at most LARGEST_CONFIG bytes."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # reading a pipe could take for ever
-        message = f"failed to open text file for read {path}: it is not a regular file"
-        raise InvalidModelConfig([Problem(str(path), message)])
-    if found.st_size > LARGEST_CONFIG:
-        message = (
-            f"failed to read text proto from {path}: it has {found.st_size} bytes, a model configuration may have "
-            f"{LARGEST_CONFIG}"
-        )
-        raise InvalidModelConfig([Problem(str(path), message)])
-    return path.read_bytes()
 
 
 # Triton's checksum agent: files whose MD5 the configuration names are compared with it before anything reads them.
@@ -122,7 +106,7 @@ def _checksum_problems(directory: ModelDirectory, config: ModelConfig, without: 
                 yield Problem(field, f"file {name} is outside of the model directory", "name a file of the model")
                 continue
             try:
-                with path.open("rb") as file:
+                with open_file(path) as file:
                     found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
             except OSError as error:
                 yield Problem(field, f"failed to open text file for read {name}: {error.strerror}", AGENT_KEY)

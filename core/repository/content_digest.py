@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
+from trident.core.config.problem import open_file
 from trident.core.repository.repository import (
     BYTECODE,
     CONFIG_FILE,
@@ -59,7 +60,7 @@ class ContentDigest:
         whole = blake2b()
         for name, (size, _, _) in files:
             whole.update(repr((name, size)).encode("utf-8", "surrogateescape"))
-            with open(self._path / name, "rb", buffering=0) as file:
+            with open_file(self._path / name) as file:
                 while chunk := file.read(_AT_ONCE):
                     whole.update(chunk)
         return whole.digest()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trident.core.config.platforms import is_ensemble, is_hub_folder
-from trident.core.config.problem import check_readable, path_inside
+from trident.core.config.problem import path_inside, read_file
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, Unsupported
 
@@ -165,8 +165,7 @@ def _read(directory: ModelDirectory, output: str, file_name: str) -> tuple[str, 
             model=directory.name,
         )
     try:
-        check_readable(path, _MOST_LABELS)
-        text = path.read_text("utf-8", errors="replace")
+        text = read_file(path, _MOST_LABELS).decode("utf-8", errors="replace")
     except OSError as error:
         raise ModelLoadFailed(
             f"failed to open text file for read {path}: {error.strerror}",

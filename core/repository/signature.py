@@ -13,7 +13,6 @@ import binascii
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +21,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from trident.core.config.problem import open_file, read_file
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
 from trident.core.repository.repository import version_of
 from trident.core.repository.sources import Fetched, Source, SourceFile
@@ -210,11 +210,7 @@ class SignedSource:
 
     def _check(self, model: str, folder: Path, listed: frozenset[str], version: int | None) -> None:
         try:
-            with (folder / SIGNATURE_FILE).open("rb") as file:
-                content = file.read(_LARGEST + 1)
-            if len(content) > _LARGEST:
-                raise BadSignature(f"is larger than {_LARGEST >> 20} MB")
-            signed = self._key.signed_files(content)
+            signed = self._key.signed_files(read_file(folder / SIGNATURE_FILE, _LARGEST))
             present = dict(_walk(folder, version))
             # Folders that are empty have no content that could be signed.
             paths = {path for path in listed | present.keys() if not path.endswith("/") and _is_signed(path)}
@@ -264,9 +260,7 @@ def _raise(error: OSError) -> NoReturn:
 
 
 def _digest(path: Path, algorithm: str) -> str:
-    if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe could take for ever
-        return "of no file"
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 

@@ -127,6 +127,18 @@ ENVIRONMENT_READERS = (
 )
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
+# Files of a model are opened by `open_file`, which refuses those without an end; other files are read by these.
+MODEL_READERS = ("core/config/", "core/repository/", "core/backends/")
+OTHER_FILES = (
+    "core/config/problem.py",
+    "core/repository/stores/",
+    "core/repository/cache.py",
+    "core/repository/signature.py",
+    "core/backends/python/process.py",
+    "core/backends/pytorch/backend.py",
+    "core/backends/stub_models/",
+)
+
 
 # Only the platforms' rows say what is special about them; the server's own code treats all alike. The emulators and
 # their commands are each about one platform.
@@ -240,6 +252,18 @@ def lines_that_name(source: str, word: str) -> list[int]:
     return lines
 
 
+def lines_that_read(source: str) -> list[int]:
+    """The lines that open a file to read it."""
+    lines = []
+    for node in nodes(source):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            mode = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            if name in ("read_text", "read_bytes") or (name == "open" and "rb" in mode):
+                lines.append(node.lineno)
+    return lines
+
+
 def breaches(path: str, source: str) -> list[str]:
     """Every breach of the architecture in one module, as `path:line: what`."""
     found = []
@@ -254,6 +278,8 @@ def breaches(path: str, source: str) -> list[str]:
         ]
     if not within(path, ENVIRONMENT_READERS):
         found += [f"{path}:{line}: touches the environment" for line in environment_lines(source)]
+    if within(path, MODEL_READERS) and not within(path, OTHER_FILES):
+        found += [f"{path}:{line}: reads a file of a model without open_file" for line in lines_that_read(source)]
     for word, places in FRAMEWORK_NAMES.items():
         if not within(path, places):
             found += [f"{path}:{line}: names {word}" for line in lines_that_name(source, word)]
@@ -377,6 +403,8 @@ def test_a_client_is_imported_by_one_module(package: str) -> None:
             "app does not know tools",
         ),
         ("core/engine/in_process.py", "from tests.unit import fakes", "tests and tools are not imported"),
+        ("core/repository/config.py", "text = path.read_text()", "without open_file"),
+        ("core/backends/fil.py", "file = open(path, 'rb')", "without open_file"),
     ],
 )
 def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from google.protobuf.message import DecodeError
 
 from trident.core.backends.model_files import message_classes
-from trident.core.config.problem import ModelSignature, TensorSignature, is_plain
+from trident.core.config.problem import ModelSignature, TensorSignature, is_plain, open_file
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec
 from trident.core.errors import RepositoryUnavailable, Unsupported
@@ -123,7 +123,7 @@ def without_weights(path: Path) -> bytes:
 
     Of a file that is not a message of protobuf, such as one in ONNX Runtime's own format, the beginning.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         end = os.fstat(file.fileno()).st_size
         try:
             return b"".join(_parts_without_weights(file, end))[:_NODES_AT_MOST]

@@ -42,6 +42,7 @@ from trident.core.backends.onnxruntime.providers import (
     preload_tensorrt,
 )
 from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.problem import read_file
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import OLD_DRIVER_CURE, POISON, compute_capability, old_driver
 from trident.core.errors import BackendFailed, ConfigInvalid, DeviceLost, ModelLoadFailed, OutOfMemory, ServerError
@@ -493,7 +494,7 @@ def _session_of_file(request: SessionRequest, path: Path) -> MadeSession:
         session = _session(request, _session_options(request), path)
     except FAILURES as exc:
         locale = missing_locale(str(exc))
-        changed = with_known_locale(path.read_bytes()) if locale else None
+        changed = with_known_locale(read_file(path)) if locale else None
         if changed is None:
             raise
         session = _session_of_bytes(request, changed, path)
@@ -506,7 +507,7 @@ def _session_of_file(request: SessionRequest, path: Path) -> MadeSession:
         )
     if not any(is_zipped(output.type) for output in session.get_outputs()):
         return MadeSession(session, {}, path)
-    cut = without_zip_maps(path.read_bytes() if changed is None else changed)
+    cut = without_zip_maps(read_file(path) if changed is None else changed)
     if cut is None:
         return MadeSession(session, {}, path)
     for output, labels in cut.labels.items():

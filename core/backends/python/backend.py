@@ -30,6 +30,7 @@ from trident.core.backends.python.process import EXECUTION_LIMIT, MEMORY_SIZE, L
 from trident.core.backends.tensors import batch_total
 from trident.core.config.autocomplete import Watch, unwatched
 from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.problem import read_file
 from trident.core.config.schema import ModelConfig, config_json, parse_config_override
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
@@ -221,7 +222,7 @@ def may_complete(file: Path) -> bool:
 
     A class with a base class may inherit it. Raises OSError.
     """
-    source = file.read_bytes()
+    source = read_file(file)
     return _METHOD in source or _PLAIN_CLASS.search(source) is None
 
 

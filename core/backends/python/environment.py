@@ -27,6 +27,7 @@ from lzma import LZMAError
 from pathlib import Path
 
 from trident.core.backends.model_files import boolean
+from trident.core.config.problem import open_file, read_file
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 from trident.core.repository.cache import free_bytes, lock_exclusive, make_private
 
@@ -203,7 +204,7 @@ def _extract(archive: Path, folder: Path, free: Callable[[Path], int]) -> None:
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        with tarfile.open(archive, "r|*") as tar:
+        with open_file(archive) as file, tarfile.open(fileobj=file, mode="r|*") as tar:
             # The filter refuses members that would leave the folder, links that lead out of it, and devices.
             tar.extractall(partial, members=_fitting(tar, partial.parent, free), filter="data")
         partial.mkdir(exist_ok=True)
@@ -265,7 +266,7 @@ def is_installed(requirements: Path, cache: Path) -> bool:
 
 
 def _folder_of(requirements: Path, cache: Path) -> Path:
-    key = b"\0".join([os.fsencode(os.path.realpath(sys.executable)), sys.version.encode(), requirements.read_bytes()])
+    key = b"\0".join([os.fsencode(os.path.realpath(sys.executable)), sys.version.encode(), read_file(requirements)])
     return cache / f"requirements-{hashlib.sha256(key).hexdigest()[:24]}"
 
 

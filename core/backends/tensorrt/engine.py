@@ -19,7 +19,7 @@ from typing import Any
 
 from trident.core.backends.model_files import boolean, origin_of
 from trident.core.backends.registry import DeviceSupport, importing
-from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature, open_file
 from trident.core.config.resolve import own_inputs, own_outputs
 from trident.core.config.schema import (
     DataType,
@@ -176,7 +176,8 @@ class TensorRtPackage:
     def deserialize(self, runtime: Any, path: Path) -> Any:
         """The engine of the plan at `path`, on the current device. Raises a ServerError with Triton's text."""
         self.forget_error()
-        engine = runtime.deserialize_cuda_engine(path.read_bytes())
+        with open_file(path) as file:
+            engine = runtime.deserialize_cuda_engine(file.read())
         if engine is not None:
             return engine
         text = f"unable to create TensorRT engine: {self.last_error}"

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
 
-from trident.core.backends.model_files import at_least_one, boolean, field_of, parameters_of
-from trident.core.config.problem import is_plain
+from trident.core.backends.model_files import at_least_one, boolean, content_hint, field_of, parameters_of
+from trident.core.config.problem import is_plain, read_file
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
 
@@ -294,7 +294,7 @@ def read_tokenizer(model: TextModel) -> Any:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         message = f"failed to read {path} of text model '{model.name}': {error}"
-        raise ModelLoadFailed(message, hint=_pointer_hint(path), model=model.name) from error
+        raise ModelLoadFailed(message, hint=content_hint(path), model=model.name) from error
     tokenizer.no_padding()
     tokenizer.no_truncation()
     read = partial(_read_json, model.folder / model.inner, model.name)
@@ -398,9 +398,7 @@ def _read_json(folder: Path, model: str, file: str, *, required: bool = True) ->
     if not is_plain(file):
         raise ModelLoadFailed(f"text model '{model}' names the file '{file}', which is outside of it", model=model)
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise ModelLoadFailed(f"{path} of text model '{model}' is larger than {_LARGEST_JSON} bytes", model=model)
-        return json.loads(path.read_bytes())
+        return json.loads(read_file(path, _LARGEST_JSON))
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             if not required:
@@ -408,16 +406,7 @@ def _read_json(folder: Path, model: str, file: str, *, required: bool = True) ->
             message, hint = f"failed to load text model '{model}': {path} is missing", "copy the whole folder"
             raise ModelLoadFailed(message, hint=f"{hint} of the model from the Hub", model=model) from None
         message = f"failed to read {path} of text model '{model}': {error}"
-        raise ModelLoadFailed(message, hint=_pointer_hint(path), model=model) from error
-
-
-def _pointer_hint(path: Path) -> str | None:
-    """The cure for a file that Git LFS left out."""
-    try:
-        is_pointer = path.stat().st_size < 1024 and path.read_bytes().startswith(b"version https://git-lfs")
-    except OSError:
-        return None
-    return f"{path.name} is a pointer of Git LFS: run git lfs pull, or download the file" if is_pointer else None
+        raise ModelLoadFailed(message, hint=content_hint(path), model=model) from error
 
 
 class _Parameters:
@@ -462,7 +451,7 @@ def _graph_file(folder: Path, config: ModelConfig) -> str:
         return str(wanted)
     for name in ("model.onnx", "onnx/model.onnx"):
         if (folder / name).is_file():
-            if hint := _pointer_hint(folder / name):
+            if hint := content_hint(folder / name):
                 raise ModelLoadFailed(f"failed to load text model '{config.name}'", hint=hint, model=config.name)
             return name
     found = sorted(

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from trident.core.backends.text.folder import CONFIG, Pooling, TextModel
-from trident.core.config.problem import is_plain
+from trident.core.config.problem import is_plain, read_file
 from trident.core.errors import ModelLoadFailed
 from trident.core.inference.tensors import Array
 
@@ -109,7 +109,7 @@ def _settings(model: TextModel, path: str) -> dict[str, Any]:
     if not is_plain(path):
         raise ModelLoadFailed(f"text model '{model.name}' has a module in '{path}', which is outside of it")
     try:
-        found = dict(json.loads((model.folder / path / CONFIG).read_bytes()))
+        found = dict(json.loads(read_file(model.folder / path / CONFIG)))
     except (OSError, ValueError, TypeError) as error:
         raise ModelLoadFailed(f"failed to read {path}/{CONFIG} of text model '{model.name}': {error}") from error
     for name in ("module_input_name", "module_output_name"):

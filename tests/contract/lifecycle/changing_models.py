@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from tests.contract.python.python_models import write_model
 from tests.contract.servers.server import ServerProcess
 from tests.unit.onnx_models import build, constant, tensor, write_version
 from tests.waiting import until
@@ -23,10 +24,20 @@ WIDTH = 4
 BATCHED = "max_batch_size: 8"
 OVERRIDE = '{"backend": "onnxruntime", "max_batch_size": 3}'  # a configuration for a load request
 UNLOADED = {"state": "UNAVAILABLE", "reason": "unloaded"}
-_GATED = (
-    BATCHED + ' model_warmup [ { name: "gate" batch_size: 1 inputs [ { key: "INPUT0" value '
-    '{ data_type: TYPE_FP32 dims: [ 4 ] input_data_file: "gate" } } ] } ]'
-)
+_GATED = """
+def initialize(self, args):
+    with open(os.path.join(args["model_repository"], "gate")) as pipe:
+        self.factor = np.float32(pipe.read())
+
+def execute(self, requests):
+    inputs = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each * self.factor)]) for each in inputs]
+"""
+_GATED_TENSORS = """
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] }
+instance_group { kind: KIND_CPU }
+"""
 
 
 # --- models
@@ -75,12 +86,12 @@ def replace_weights(model: Path, version: int, factor: float) -> None:
 
 
 class Gate:
-    """A model whose warmup file is a pipe: every load blocks until `open`, which releases one load."""
+    """A model that reads a pipe when it is loaded: every load blocks until `open`, which releases one load."""
 
     def __init__(self, repository: Path, name: str, factor: float) -> None:
-        self.model = add_scaled(repository, name, factor, _GATED)
-        (self.model / "warmup").mkdir()
-        self._pipe = self.model / "warmup" / "gate"
+        self.model = write_model(repository, name, _GATED, _GATED_TENSORS)
+        self._factor = factor
+        self._pipe = self.model / "gate"
         os.mkfifo(self._pipe)
 
     def open(self) -> None:
@@ -94,7 +105,7 @@ class Gate:
                 raise
             return False
         try:
-            os.write(pipe, np.ones(WIDTH, "<f4").tobytes())
+            os.write(pipe, str(self._factor).encode())
         finally:
             os.close(pipe)
         return True

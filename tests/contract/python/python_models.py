@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.contract.servers.processes import workers_of
+from tests.contract.servers.processes import children_of, workers_of
 from tests.contract.servers.server import ServerProcess
 
 CONFIG = """
@@ -51,20 +51,6 @@ def write_model(
     (repository / name / "config.pbtxt").write_text(CONFIG.format(max_batch_size=max_batch_size, more=more))
     (version / "model.py").write_text(HEAD + textwrap.indent(textwrap.dedent(methods), "    "))
     return repository / name
-
-
-def children_of(*parents: int) -> dict[int, str]:
-    """The processes that `parents` have started, each with the last word of its command line."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            its_parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            name = (folder / "cmdline").read_bytes().split(b"\0")[-2:][0].decode()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if its_parent in parents:
-            found[int(folder.name)] = name
-    return found
 
 
 def stubs_of(server: ServerProcess) -> dict[str, int]:

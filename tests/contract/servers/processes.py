@@ -81,9 +81,23 @@ def _is_stopped(process: int) -> bool:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
+def children_of(*parents: int) -> dict[int, str]:
+    """The processes that `parents` have started, each with the last word of its command line."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            its_parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            name = (folder / "cmdline").read_bytes().split(b"\0")[-2:][0].decode()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if its_parent in parents:
+            found[int(folder.name)] = name
+    return found
+
+
 def _has_backend(worker: int) -> bool:
     try:
-        return "onnxruntime" in Path(f"/proc/{worker}/maps").read_text()
+        return "onnxruntime" in Path(f"/proc/{worker}/maps").read_text() or bool(children_of(worker))
     except (FileNotFoundError, ProcessLookupError):  # the process has ended
         return False
 

@@ -279,7 +279,7 @@ def test_too_large_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path, b"")
     os.truncate(tmp_path / "golden" / "a.json", MAX_FILE_BYTES + 1)
     (problem,) = problems(tmp_path)
-    assert f"the file has {MAX_FILE_BYTES + 1} bytes, more than the {MAX_FILE_BYTES} allowed" in problem.message
+    assert f"it has {MAX_FILE_BYTES + 1} bytes, and may have {MAX_FILE_BYTES}" in problem.message
 
 
 def test_link_out_of_the_model_directory_is_refused(tmp_path: Path) -> None:
@@ -301,6 +301,15 @@ def test_unreadable_file_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "golden").mkdir()
     (tmp_path / "golden" / "a.json").symlink_to("nowhere")
     os.mkfifo(tmp_path / "golden" / "b.json")
-    missing, pipe = problems(tmp_path)
+    (tmp_path / "golden" / "c.json").mkdir()
+    missing, pipe, folder = problems(tmp_path)
     assert missing.message.endswith("failed to read the file: No such file or directory")
     assert pipe.message.endswith("not a regular file")
+    assert folder.message.endswith("Is a directory")
+
+
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_golden_that_is_no_folder_is_a_problem(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "golden")
+    (problem,) = problems(tmp_path)
+    assert problem.message.startswith("model 'm': failed to read golden/: No")

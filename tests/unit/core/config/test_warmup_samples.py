@@ -73,7 +73,7 @@ def test_file_supplies_strings(tmp_path: Path) -> None:
             "warmup file path '../../raw' for input 'IN' in model 'm' is outside model directory",
         ),
         (
-            'data_type: TYPE_STRING dims: [ 2 ] input_data_file: "pipe"',
+            'data_type: TYPE_INT64 dims: [ 2 ] input_data_file: "pipe"',
             "failed to open file for read FOLDER/warmup/pipe: it is not a regular file",
         ),
         (

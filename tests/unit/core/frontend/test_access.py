@@ -47,7 +47,7 @@ def test_only_a_file_is_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):
-        with pytest.raises(ConfigInvalid, match=r"it is not a file|Is a directory"):
+        with pytest.raises(ConfigInvalid, match=r"it is not a regular file|Is a directory"):
             read_tokens(str(path))
     with pytest.raises(ConfigInvalid, match="No such file or directory"):
         read_tokens(str(tmp_path / "none"))
