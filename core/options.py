@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
-
-_log = logging.getLogger("trident.observability")
 
 
 class WindowLimits(NamedTuple):
@@ -102,10 +99,9 @@ class LatencyOptions:
 
 
 def parse_quantiles(text: str) -> tuple[float, ...]:
-    """The quantiles of `<quantile>:<error>,...`, in their order; the defaults if none is valid.
+    """The quantiles of `<quantile>:<error>,...`, in their order. Raises ValueError for a pair that cannot be.
 
-    An invalid pair is logged and left out, as in Triton. The error that a pair allows is not needed: every quantile is
-    within one percent of the value.
+    The error that a pair allows is not needed: every quantile is within one percent of the value.
     """
     found: dict[float, None] = {}
     for pair in text.split(","):
@@ -113,11 +109,10 @@ def parse_quantiles(text: str) -> tuple[float, ...]:
             quantile, error = map(float, pair.split(":", 1))
         except ValueError:
             quantile = error = -1.0
-        if 0 <= quantile <= 1 and 0 <= error <= 1:
-            found[quantile] = None
-        else:
-            _log.warning("Invalid option: [%s]", pair)
-    return tuple(found) or DEFAULT_QUANTILES
+        if not (0 <= quantile <= 1 and 0 <= error <= 1):
+            raise ValueError(f"Invalid option: [{pair}]. Expected format is <quantile>:<error>, both from 0 to 1")
+        found[quantile] = None
+    return tuple(found)
 
 
 # Headers that become parameters (--http-header-forward-pattern) and that no log may have.

@@ -46,7 +46,7 @@ from trident.adapters.common.options import (
 from trident.adapters.platforms import VARIABLE, platforms
 from trident.app.process.environment import process_environment
 from trident.core.errors import ConfigInvalid
-from trident.core.options import DEFAULT_WINDOW, RedisOptions, ResourceLimit
+from trident.core.options import DEFAULT_WINDOW, RedisOptions, ResourceLimit, parse_quantiles
 from trident.core.repository.location import parse_location
 
 if TYPE_CHECKING:
@@ -58,6 +58,12 @@ def _threads(text: str) -> int:
     if not 2 <= count <= 128:
         raise BadValue("invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.")
     return count
+
+
+def _config_name(text: str) -> str:
+    if "/" in text or "\0" in text:
+        raise BadValue(f"'{text}' is a path: name a file in the folder configs of the models, without .pbtxt")
+    return text
 
 
 def _response_pool(text: str) -> int:
@@ -185,6 +191,11 @@ _METRICS_SETTING = setting("metrics-config", "", *_LATENCIES, "summary_quantiles
 def _metrics_setting(text: str) -> str:
     """One value of --metrics-config, with `true` or `false` for a boolean. Raises BadValue."""
     name, _, value = _METRICS_SETTING.parse(text).partition("=")
+    if name == "summary_quantiles":
+        try:
+            parse_quantiles(value)
+        except ValueError as error:
+            raise BadValue(str(error)) from None
     return f"{name}={str(BOOLEAN.parse(value)).lower()}" if name in _LATENCIES else text
 
 
@@ -311,7 +322,7 @@ class RepositorySettings:
     disable_auto_complete_config: bool = option(False, SWITCH,
         "Take each model configuration as written, instead of completing it from the model file.")
     strict_model_config: bool = option(False, BOOLEAN, "Deprecated: true means --disable-auto-complete-config.")
-    model_config_name: str = option("", TEXT,
+    model_config_name: str = option("", Kind("string", _config_name),
         "Use configs/<name>.pbtxt of a model if it exists, otherwise config.pbtxt.")
     single_model: str = option("", TEXT,
         "Name under which to serve a repository that is a single model: its folder, or a folder "

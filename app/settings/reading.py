@@ -520,7 +520,12 @@ def _check_tracing(settings: ServerSettings) -> None:
     """Raise BadOption for invalid values, and for a missing package."""
     if not any(name in settings.sources for name in _TRACING):
         return
-    if settings.trace_options.mode is not TraceMode.OPENTELEMETRY:
+    options = settings.trace_options
+    if options.mode is not TraceMode.OPENTELEMETRY:
+        file = Path(options.file).absolute()
+        place = file if file.exists() else file.parent
+        if options.file and (file.is_dir() or not (file.parent.is_dir() and os.access(place, os.W_OK))):
+            raise BadOption.of("--trace-config triton,file", f"{options.file} is not a file that this user can write")
         return
     from importlib.metadata import PackageNotFoundError, version
 

@@ -202,7 +202,7 @@ class MetricsOptions:
 
     @property
     def latencies(self) -> LatencyOptions:
-        """The distributions that are switched on. Logs each invalid quantile."""
+        """The distributions that are switched on. Raises ValueError for an invalid quantile."""
         quantiles = self.config.get("summary_quantiles")
         return LatencyOptions(
             histograms=self.histogram_latencies,
