@@ -221,6 +221,8 @@ def _entry_problems(
     if entry.is_non_linear_format_io and config.platform != TENSORRT:
         text = f"Non-linear IO format is only supported for the TensorRT platform{suffix}"
         yield Problem(f"{path}.is_non_linear_format_io", text)
+    elif entry.is_non_linear_format_io and len(entry.dims) != 3:
+        yield Problem(f"{path}.is_non_linear_format_io", f"Non-linear IO format {side} requires 3 dims{suffix}")
 
 
 def _tensor_shape_problems(
@@ -237,6 +239,10 @@ def _tensor_shape_problems(
     if not _valid(dims):
         yield Problem(f"{path}.dims", f"{label} dimension {rule}{suffix}")
         return
+    if element_count(dim for dim in dims if dim != -1) > _MOST_ELEMENTS:
+        text = f"element count for tensor '{entry.name}' exceeds maximum size of {_MOST_ELEMENTS}{suffix}"
+        yield Problem(f"{path}.dims", text)
+        return
     if not entry.HasField("reshape"):
         return
     reshape = list(entry.reshape.shape)
@@ -251,6 +257,9 @@ def _tensor_shape_problems(
         yield Problem(where, text)
     elif _chunks(dims) != _chunks(reshape):
         yield Problem(where, f"{label} has different size for dims and reshape{suffix}")
+
+
+_MOST_ELEMENTS = 2**63 - 1
 
 
 def _valid(dims: Sequence[int]) -> bool:

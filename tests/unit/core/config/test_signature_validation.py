@@ -8,9 +8,10 @@ import pytest
 from google.protobuf import text_format
 
 from tests.unit.core.config.sequence_configs import normalized
-from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.problem import BatchingFault, ModelSignature, TensorSignature
+from trident.core.config.resolve import DESPITE_TRIAL
 from trident.core.config.schema import ModelConfig
-from trident.core.config.validate import control_problems, validate_against_signature
+from trident.core.config.validate import batching_problem, control_problems, validate_against_signature
 from trident.core.inference.tensors import Shape
 
 UNABLE = "unable to load model 'm', "
@@ -196,3 +197,35 @@ def test_a_control_must_be_an_input_of_the_graph(tensor: TensorSignature, proble
     signature = ModelSignature(inputs=(tensor,), outputs=(), optional_inputs=())
     found = [each.message for each in control_problems(normalized(START), signature, "m")]
     assert found == ([] if problem is None else [problem])
+
+
+@pytest.mark.parametrize(("most", "shape"), [(1, (-1, 1)), (0, (1,))])
+def test_a_control_has_the_batch_dimension_of_a_model_that_batches(most: int, shape: tuple[int, ...]) -> None:
+    config = normalized(START)
+    config.max_batch_size = most
+    signature = ModelSignature(inputs=(TensorSignature("S", "INT32", shape),), outputs=())
+    assert list(control_problems(config, signature, "m")) == []
+
+
+@pytest.mark.parametrize(
+    ("despite", "what", "cure"),
+    [
+        ("false", "so each request is executed alone, and no batch is padded", "; the parameter {}, set to true, "),
+        ("true", "requests that are batched fail, or get wrong answers, as {} wants", ""),
+    ],
+)
+def test_a_graph_that_mixes_requests_is_told_of(despite: str, what: str, cure: str) -> None:
+    parameter = f'parameters {{ key: "{DESPITE_TRIAL}" value {{ string_value: "{despite}" }} }}'
+    config = text_format.Parse(config_text(batch=1) + parameter, ModelConfig(name="m"))
+    fault = BatchingFault("its rows are summed", "sum the others")
+    signature = ModelSignature(inputs=(), outputs=(), batching_fault=fault)
+    problem = batching_problem(config, signature)
+    assert problem is not None
+    assert problem.message == (
+        "a trial has shown that the graph does not keep the requests of a batch apart: its rows are summed; "
+        + what.format(DESPITE_TRIAL)
+    )
+    assert problem.hint.startswith("set max_batch_size to 0 and let the dims begin with the first dimension, or sum")
+    assert cure.format(DESPITE_TRIAL) in problem.hint
+    config.max_batch_size = 0
+    assert batching_problem(config, signature) is None

@@ -16,7 +16,7 @@ from trident.core.config.autocomplete import fill_identity, normalize
 from trident.core.config.ensemble import ensemble_problems
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import histogram_buckets
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, copy_of
 from trident.core.config.validate import (
     batch_tensor_problems,
     count_problems,
@@ -141,6 +141,8 @@ name: "X" data_type: TYPE_FP32 dims: [ 0 ]
     model {side} 'X' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m
 name: "X" data_type: TYPE_FP32 dims: [ -2 ]
     model {side} 'X' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m
+name: "X" data_type: TYPE_FP32 dims: [ 4294967296, -1, 2147483648 ]
+    element count for tensor 'X' exceeds maximum size of 9223372036854775807 for m
 name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {}
     model {side} 'X' cannot have empty reshape for non-batching model as scalar tensors are not supported
     for m
@@ -163,6 +165,15 @@ name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_non_linear_format_io: true
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_tensor_problem_has_its_text(side: str, fields: str, text: str) -> None:
     assert messages_tensors(f"{side} {{ {fields} }}") == [text.format(side=side)]
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_non_linear_formats_need_three_dimensions(side: str) -> None:
+    text = f'{side} {{ name: "X" data_type: TYPE_FP32 is_non_linear_format_io: true dims: [ 3, 2'
+    plan = ModelConfig(name="m", platform="tensorrt_plan")
+    found = tensor_problems(text_format.Parse(f"{text} ] }}", copy_of(plan)), "m")
+    assert [problem.message for problem in found] == [f"Non-linear IO format {side} requires 3 dims for m"]
+    assert list(tensor_problems(text_format.Parse(f"{text}, 2 ] }}", copy_of(plan)), "m")) == []
 
 
 def test_format_needs_three_dimensions() -> None:
