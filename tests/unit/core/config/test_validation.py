@@ -153,6 +153,10 @@ name: "X" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 5 ] }
     model {side} 'X' has different size for dims and reshape for m
 name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ 4, -1 ] }
     model {side} 'X' has different size for dims and reshape for m
+name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ 4 ] }
+    model {side} 'X' has different size for dims and reshape for m
+name: "X" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ -1 ] }
+    model {side} 'X' has different size for dims and reshape for m
 name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ -1, -1, 4 ] }
     model {side} 'X' has different number of variable-size dimensions for dims and reshape for m
 name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_shape_tensor: true
