@@ -74,7 +74,8 @@ class Controls:
         return str(number) if self._has_text else number
 
     def check(self, request: InferenceRequest) -> None:
-        """Raise InvalidRequest if the model takes correlation ids of another type than that of `request`."""
+        """Raise InvalidRequest if the model takes correlation ids of another type than that of `request`, or shorter
+        ones: it would take two sequences for one."""
         control = self._id
         if control is None:
             return
@@ -85,6 +86,12 @@ class Controls:
                 f"'{'BYTES' if is_text else 'UINT64'}', but model '{request.model_name}' expects "
                 f"'{control.datatype.name}'",
                 hint=f"send sequence_id as {'a number' if is_text else 'a string'}",
+            )
+        if isinstance(request.correlation_id, int) and request.correlation_id > self._id_mask:
+            raise InvalidRequest(
+                f"{request.log_prefix}sequence batching control '{control.name}' data-type is "
+                f"'{control.datatype.name}', which cannot hold the correlation ID {request.correlation_id}",
+                hint=f"send a sequence_id of at most {self._id_mask}",
             )
 
     def _id_tensors(self, correlation_id: int | str) -> tuple[InputTensor, ...]:

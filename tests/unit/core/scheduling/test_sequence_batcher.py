@@ -46,6 +46,20 @@ def make_bench() -> Iterator[MakeBench]:
         yield make
 
 
+def test_a_correlation_id_that_the_control_cannot_hold_is_refused() -> None:
+    """Cut off, two of them would be one for the model."""
+    sequence = spec_of(OLDEST + CONTROLS.replace("UINT64", "INT32")).sequence
+    assert sequence is not None
+    controls, request = Controls(sequence, batching=True), InferenceRequest("m", [])
+    request.correlation_id = 2**32 - 1
+    controls.check(request)
+    request.correlation_id = 2**32
+    with pytest.raises(
+        InvalidRequest, match="'ID' data-type is 'INT32', which cannot hold the correlation ID 4294967296"
+    ):
+        controls.check(request)
+
+
 def test_a_running_request_is_not_idleness(make_bench: MakeBench) -> None:
     bench = make_bench("max_sequence_idle_microseconds: 10000 oldest { max_candidate_sequences: 2 }")
     bench.backend.gate.clear()
