@@ -116,11 +116,9 @@ class _Page:
             else:
                 before, executed = _split(entry.statistics)
                 self.versions += [(labels, before), ({**labels, "gpu_uuid": entry.gpu_uuid}, executed)]
-        # As in Triton, `counter_latencies=false` keeps counts at 0 and leaves out durations.
-        is_counted = options.counter_latencies
-        self.counts = self.versions if is_counted else [(labels, StatisticsSnapshot()) for labels, _ in self.versions]
-        self.durations = self.versions if is_counted else []
-        self.cached = self.durations if self.has_cache else []
+        self.durations = self.versions if options.counter_latencies else []
+        self.cached = self.versions if self.has_cache else []
+        self.cached_durations = self.durations if self.has_cache else []
 
 
 def _model_labels(entry: ModelMetrics) -> dict[str, str]:
@@ -298,7 +296,7 @@ _FAMILIES: tuple[_Family, ...] = (
     *_group(
         "nv_inference_",
         "counter",
-        lambda page: page.counts,
+        lambda page: page.versions,
         ("request_success", "Number of successful inference requests, all batch sizes", lambda s: s.request_success),
     ),
     (
@@ -308,14 +306,14 @@ _FAMILIES: tuple[_Family, ...] = (
         # Triton does not count requests that a full queue refuses. Here they are failures, so that alarms see them.
         lambda page: [
             Sample({**labels, "reason": reason.value}, each.failures(reason))
-            for labels, each in page.counts
+            for labels, each in page.versions
             for reason in FailureReason
         ],
     ),
     *_group(
         "nv_inference_",
         "counter",
-        lambda page: page.counts,
+        lambda page: page.versions,
         ("count", f"Number of inferences performed {_UNCACHED}", lambda s: s.inference_count),
         ("exec_count", f"Number of model executions performed {_UNCACHED}", lambda s: s.execution_count),
     ),
@@ -348,6 +346,11 @@ _FAMILIES: tuple[_Family, ...] = (
         lambda page: page.cached,
         ("num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hit_count),
         ("num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_miss_count),
+    ),
+    *_group(
+        "nv_cache_",
+        "counter",
+        lambda page: page.cached_durations,
         ("hit_duration_per_model", f"Total cache hit {_PER_MODEL}", lambda s: s.cache_hit_ns // 1000),
         ("miss_duration_per_model", f"Total cache miss {_PER_MODEL}", lambda s: s.cache_miss_ns // 1000),
     ),

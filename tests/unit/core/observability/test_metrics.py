@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,7 @@ STATISTICS = StatisticsSnapshot(
     batch_closes={CloseReason.IDLE: 1, CloseReason.DELAY: 1},
     request_cancellations={CancelCause.DEADLINE: 2},
 )
+STEPS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
 DIGITS = ModelMetrics(model="digits", version=1, statistics=STATISTICS, load_duration_secs=0.125)
 IDLE = ModelMetrics(
@@ -174,6 +176,18 @@ def test_each_version_has_one_state_and_loads_are_counted_by_cause_and_result() 
         ),
         'trident_model_loads_total{cause="poll",result="failure"} 3',
     ]
+
+
+def test_without_latencies_requests_are_still_counted() -> None:
+    snapshot = replace(SNAPSHOT, response_cache=ResponseCacheMetrics(size=1, used=0, entries=0, evictions=0))
+    options = MetricsOptions(config={"counter_latencies": "false"})
+    whole = dict.fromkeys(page(snapshot).splitlines())
+    left_out = whole.keys() - page(snapshot, options).splitlines()
+    assert {re.split("[ {]", line.removeprefix("# HELP ").removeprefix("# TYPE "))[0] for line in left_out} == {
+        *(f"nv_inference_{step}_duration_us" for step in STEPS),
+        "nv_cache_hit_duration_per_model",
+        "nv_cache_miss_duration_per_model",
+    }
 
 
 def test_gauges_of_gpus_and_the_cpu_may_be_left_out() -> None:
