@@ -33,7 +33,6 @@ from trident.core.lifecycle.index import overview, repository_index, version_sta
 from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger, ModelBudget, read_gpus
-from trident.core.lifecycle.models import Models
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview
@@ -452,8 +451,8 @@ def _memory(
     )
 
 
-def _process_bytes(models: Models) -> list[int]:
-    return [process.resident_bytes for version in models.versions() for process in version.processes()]
+def _process_bytes(lifecycle: Lifecycle) -> list[int]:
+    return [process.resident_bytes for version in lifecycle.resident() for process in version.processes()]
 
 
 def make_engine(
@@ -510,6 +509,6 @@ def make_engine(
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
     if budget is not None:
-        budget.processes = partial(_process_bytes, lifecycle.models)
+        budget.processes = partial(_process_bytes, lifecycle)
     loader.models = EngineBlsClient(lifecycle, parts.rate_limiter)
     return InferenceEngine(options, lifecycle, hardware, sources, parts, response_cache)

@@ -261,6 +261,11 @@ class Lifecycle:
             self._long_executions.stop()
             self._idle_memory.stop()
 
+    def resident(self) -> list[ModelVersion]:
+        """The versions in memory: those that serve, and those that are leaving."""
+        serving = [version for model in self.models.serving for version in model.serving.values()]
+        return [*serving, *self._unloads.leaving]
+
     def _serving(self) -> list[ModelVersion]:
         return [version for model in self.models.all() for version in model.serving.values()]
 

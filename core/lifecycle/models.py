@@ -69,6 +69,8 @@ class Models:
         self.unloaded: Callable[[str, int], ServerError | None] | None = None
         # Read by `find`. Replaced as a whole and never changed, so that readers need no lock.
         self._ready: dict[tuple[str, int], ModelVersion] = {}
+        # The models that serve, replaced as a whole as well: each load asks for them, among many that do not.
+        self.serving: Sequence[Model] = ()
         # The versions that callers hold, by name and number. Changed under the lock, read without it.
         self._held: dict[tuple[str, int], ModelVersion] = {}
         # Changes with every `publish`, for callers that remember what they found.
@@ -140,9 +142,10 @@ class Models:
         """Let `find` see the versions that serve now. It does not find an ambiguous name."""
         with self._lock:
             models = list(self._models.values())
+            self.serving = [model for model in models if model.serving]
             ready: dict[tuple[str, int], ModelVersion] = {}
-            for model in models:
-                if not model.serving or self._is_private(model.key):
+            for model in self.serving:
+                if self._is_private(model.key):
                     continue
                 for number in sorted(model.serving):
                     ready[model.key.name, number] = ready[model.key.name, -1] = model.serving[number]
