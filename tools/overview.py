@@ -261,6 +261,10 @@ def _demand_lines(demand: Mapping[str, Any]) -> Iterable[str]:
     memory = f", {used:,.0f} of {budget:,.0f} MB" if budget else ""
     loads = f"{demand['loads']} loads in the last minute, {demand['waiting']} requests wait for one"
     yield f"  {demand['resident']} of {demand['registered']} models in memory{memory}; {loads}"
+    if used > budget > 0:
+        held = sorted((each for each in demand["models"] if each["is_resident"]), key=lambda each: -each["bytes"])
+        names = ", ".join(f"{each['model']} {each['bytes'] / 1e6:,.1f} MB" for each in held[:_SHOWN])
+        yield f"  {used - budget:,.0f} MB more than the budget, held by models in use or pinned, the largest: {names}"
     cold = [each for each in demand["models"] if each["cold_starts"]][:_SHOWN]
     if cold:
         starts = (f"{each['model']} {each['cold_starts']}, last {each['last_cold_s']:.2f} s" for each in cold)

@@ -17,7 +17,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,7 +27,7 @@ from trident.core.borders import guarded, text_of
 from trident.core.config.resolve import idle_seconds, is_pinned
 from trident.core.errors import AlreadyLoaded, ModelCold, ModelNotFound, OutOfMemory, ServerError, ServerStopping
 from trident.core.lifecycle.loader import ModelLoader, Prepared
-from trident.core.lifecycle.memory import Need, Shortage
+from trident.core.lifecycle.memory import CPU, Need, Shortage
 from trident.core.lifecycle.model import Model
 from trident.core.lifecycle.models import Loads, Models, ambiguous, failed_to_load
 from trident.core.lifecycle.state import REGISTERED, LoadCause
@@ -54,6 +54,7 @@ _LET_GO_AT_MOST = 100
 _MODELS_AT_MOST = 200
 
 Then = Callable[[], object]
+_Resident = Sequence[tuple["Registration", Model]]
 
 
 class Reason(Enum):
@@ -136,6 +137,8 @@ class Demand:
         self._is_closed = False
         # One thread at a time decides which models go.
         self._deciding = threading.Lock()
+        # More than the budget is taken by models that cannot go.
+        self._is_over = False
         self._evictions: Counter[Reason] = Counter()
         self._let_go: deque[LetGo] = deque(maxlen=_LET_GO_AT_MOST)
         self._loaded_at: deque[float] = deque()
@@ -421,12 +424,14 @@ class Demand:
     # --- letting go
 
     def look(self) -> None:
-        """Let go of models that have been idle for long enough, and forget what is left of those that went."""
+        """Let go of models that have been idle for long enough, or that the budget has no room for any more, and forget
+        what is left of those that went."""
         for registration, model in self._resident():
             idle_s = self._idle_s if registration.idle_s is None else registration.idle_s
             if idle_s and self._may_go(registration, model) and rested_s(registration, model) >= idle_s:
                 self._evict(model, Reason.IDLE, f"it was idle for {idle_s:g} s")
-        for model in self._models.all():
+        self._keep_to_budget()
+        for model in self._models.unsorted():
             if self.of(model.key) is not None:
                 model.drop_unloaded()
 
@@ -443,22 +448,49 @@ class Demand:
             pinned = _sum(held[each.key] for each, _ in resident if self._is_pinned(each))
             if any(size < pinned.get(device, 0) for device, size in shortage.left.items()):
                 return False
-            may_go = [(each, model) for each, model in resident if self._may_go(each, model)]
-            may_go.sort(key=lambda pair: _worth(pair[0], pair[1], held[pair[0].key]))
-            for each, model in may_go:
-                if all(size <= 0 for size in missing.values()):
-                    break
-                frees = held[each.key]
-                if any(frees.get(device) for device, size in missing.items() if size > 0):
-                    self._evict(model, Reason.MEMORY, f"'{name}' needs its memory")
-                    missing = {device: size - frees.get(device, 0) for device, size in missing.items()}
+            self._free(missing, resident, held, f"'{name}' needs its memory")
             if leaving:
                 return True
             with self._lock:
                 return any(not self._is_pinned(each) for same in self._registered.values() for each in same.values())
 
+    def _free(self, missing: Need, resident: _Resident, held: Mapping[ModelKey, Need], why: str) -> Need:
+        """Let go of models that are worth least until nothing is missing. Returns what still is, by device."""
+        may_go = [(each, model) for each, model in resident if self._may_go(each, model)]
+        may_go.sort(key=lambda pair: _worth(pair[0], pair[1], held[pair[0].key]))
+        for each, model in may_go:
+            if all(size <= 0 for size in missing.values()):
+                break
+            frees = held[each.key]
+            if any(frees.get(device) for device, size in missing.items() if size > 0):
+                self._evict(model, Reason.MEMORY, why)
+                missing = {device: size - frees.get(device, 0) for device, size in missing.items()}
+        return missing
+
+    def _keep_to_budget(self) -> None:
+        """Let go of models if requests have made others larger than the budget allows; say so if all are in use."""
+        with self._deciding:
+            excess = self._loader.memory.excess()
+            leaving = _sum(version.device_bytes for version in self._leaving())
+            missing: Need = {CPU: excess - leaving.get(CPU, 0)}
+            if missing[CPU] > 0:
+                resident = list(self._resident())
+                held = {each.key: self._held(model) for each, model in resident}
+                missing = self._free(missing, resident, held, "requests have made the models larger than the budget")
+            is_over = missing[CPU] > 0 and not leaving
+            if is_over and not self._is_over:
+                _log.warning(
+                    "models take %d bytes more than --model-memory gives them%s; these are in use or pinned, and no "
+                    "other is loaded until that changes",
+                    excess,
+                    self._loader.memory.holders(CPU),
+                )
+            elif self._is_over and not is_over:
+                _log.info("models take no more than --model-memory gives them again")
+            self._is_over = is_over
+
     def _resident(self) -> Iterator[tuple[Registration, Model]]:
-        for model in self._models.unsorted():
+        for model in self._models.serving:
             registration = self.of(model.key) if model.serving else None
             if registration is not None:
                 yield registration, model

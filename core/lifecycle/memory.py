@@ -364,6 +364,16 @@ class MemoryLedger:
             kept = state.reserve + self._growth(name, device, state) + _sum(device, needs)
             return max(0, state.free + replaced - kept)
 
+    def excess(self) -> int:
+        """The bytes that models take beyond the budget, when the heap has given back what it can."""
+        if self.budget is None:
+            return 0
+        state = self.budget.read()
+        if state.used > state.total:
+            self._trim_heap()
+            state = self.budget.read()
+        return max(0, state.used - state.total)
+
     def taken(self, source: Hashable) -> Need:
         """The bytes by device that the last load from `source` took; empty if it was not measured."""
         with self._changed:
@@ -515,7 +525,7 @@ class MemoryLedger:
             if not size or size <= state.free - reserve - growth:
                 continue
             promised = f", {_mib(growth)} for what other models may still take" if growth else ""
-            told = f" ({_mib(reserve)} are kept for requests{promised})" if reserve else self._holders(device)
+            told = f" ({_mib(reserve)} are kept for requests{promised})" if reserve else self.holders(device)
             return OutOfMemory(
                 f"out of memory: model '{name}' needs about {_mib(size)} of {device} memory, of which "
                 f"{_mib(max(0, state.free))} of {_mib(state.total)} are free{told}",
@@ -524,9 +534,10 @@ class MemoryLedger:
             )
         return None
 
-    def _holders(self, device: str) -> str:
-        """The models that hold most of a device, for an error."""
-        held = sorted(((each.bytes.get(device, 0), each.name) for each in self._held), reverse=True)
+    def holders(self, device: str) -> str:
+        """The models that hold most of a device, for a message."""
+        with self._changed:
+            held = sorted(((each.bytes.get(device, 0), each.name) for each in self._held), reverse=True)
         shown = [f"{name} {_mib(size)}" for size, name in held[:_HOLDERS_SHOWN] if size]
         more = f" and {len(held) - len(shown)} more" if len(held) > len(shown) else ""
         return f"; held by {', '.join(shown)}{more}" if shown else ""

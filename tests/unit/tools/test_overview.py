@@ -124,6 +124,14 @@ def test_models_that_wait_for_a_request_are_a_number(capsys: pytest.CaptureFixtu
     )
     assert lines[1] == "  cold starts: m 7, last 0.20 s"
     assert re.fullmatch(r"  let go at [\d:]{8}: \\u001bx, 5.0 MB, it was idle for 5 s", lines[2])
+    server.demand |= {
+        "budget_bytes": 9 * 10**8,
+        "models": [each | {"is_resident": True, "bytes": 7} for each in models],
+    }
+    assert status(["http://server"], server) == 0
+    assert "  100 MB more than the budget, held by models in use or pinned, the largest: m 0.0 MB, pinned 0.0 MB" in (
+        capsys.readouterr().out
+    )
 
 
 def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,10 @@ export function Demand() {
   const { data, error } = usePoll(() => get("demand"), [], 2000);
   if (!data) return error ? html`<${Failure} error=${error} what="What is in memory" />` : html`<${Loading} what="what is in memory" />`;
   const [used, unit] = bytes(data.resident_bytes);
+  const excess = data.budget_bytes ? data.resident_bytes - data.budget_bytes : 0;
+  const held = data.models.filter((each) => each.is_resident).sort((a, b) => b.bytes - a.bytes).slice(0, 3);
   return html`
+    ${excess > 0 && html`<div class="banner" role="alert">Models take ${bytes(excess).join(" ")} more than their budget, and are in use or pinned. No other is loaded until that changes. The largest: ${held.map((each) => `${each.model} ${bytes(each.bytes).join(" ")}`).join(", ")}.</div>`}
     ${error && html`<div class="banner" role="alert">${error.message} What you see is what was last known.</div>`}
     <div class="tiles">
       <div class="tile"><span>Models in memory</span><strong>${number(data.resident)}<small> of ${number(data.registered)}</small></strong></div>

@@ -6,7 +6,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -69,13 +69,13 @@ def sized(weight: int, size: int = SIZE) -> str:
 
 
 @contextmanager
-def demanding(*repositories: Path, budget: int = 0, **options: Any) -> Iterator[Bench]:
+def demanding(*repositories: Path, budget: int = 0, grown: Sequence[int] = (), **options: Any) -> Iterator[Bench]:
     """A server that loads on demand; with a `budget` its models may take so many bytes, which are those of their
-    files."""
+    files and what requests have `grown` them by."""
     benches: list[Bench] = []
 
     def resident() -> int:
-        return sum(SIZE for bench in benches for model in bench.backend.models if not model.is_closed)
+        return sum(SIZE for bench in benches for model in bench.backend.models if not model.is_closed) + sum(grown)
 
     share = ModelBudget(MemoryShare(bytes=budget), resident=resident, host=lambda: None)
     ledger = MemoryLedger(lambda devices: {}, {}, budget=share if budget else None)
@@ -261,6 +261,31 @@ def test_a_model_in_use_stays_and_a_load_that_cannot_fit_is_refused(tmp_path: Pa
             bench.ask("a")
         bench.engine.unload_model("b", False, wait=True)
         assert bench.index()[1] == f"b 1 {REGISTERED}"
+
+
+def test_models_that_requests_have_made_larger_than_the_budget_go_or_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, name in enumerate(("a", "b"), start=1):
+        write(tmp_path, name, sized(number))
+    grown = [0]
+    with demanding(tmp_path, budget=4 * SIZE, grown=grown) as bench:
+        assert bench.lifecycle.demand is not None
+        assert (bench.ask("b"), bench.ask("a")) == (2, 1)
+        with bench.running("a") as responses:
+            grown[0] = 3 * SIZE
+            bench.lifecycle.demand.look()
+            until(lambda: len(bench.lifecycle.resident()) == 1)
+            shown = bench.engine.demand_overview()
+            assert shown is not None
+            assert shown.let_go[0].text == "requests have made the models larger than the budget"
+            grown[0] = 4 * SIZE
+            for _ in range(2):
+                bench.lifecycle.demand.look()
+        assert weight_of(responses) == 1
+        told = [record.getMessage() for record in caplog.records if "--model-memory" in record.getMessage()]
+        assert [text for text in told if "held by a" in text] == told[:1]
+        assert told[0].startswith(f"models take {SIZE} bytes more than")
 
 
 def test_a_burst_to_a_model_that_is_let_go_loses_no_request(tmp_path: Path) -> None:
