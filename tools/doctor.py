@@ -394,6 +394,7 @@ def port_lines(readings: Iterable[PortReading]) -> Iterator[Line]:
 _SAMPLES = 5
 _CONSOLE = "--console=true"
 _MOST_MODELS = 20
+_METRICS_PORT = 8002
 
 
 def _speaks_protocol(metadata: Any) -> bool:
@@ -531,16 +532,18 @@ def _metrics_lines(area: Area, url: str, port: int, ask: Ask) -> Iterator[Line]:
     host = f"[{place.hostname}]" if ":" in (place.hostname or "") else place.hostname
     address = f"http://{host}:{port}/metrics"
     cure = "name the port with --metrics-port; --allow-metrics=false and --metrics-address close it"
+    # No route of the server tells it.
+    guess = ", the default port; --metrics-port names another" if port == _METRICS_PORT else ""
     try:
         answer = ask("GET", address)
     except NoAnswer as error:
-        yield area.warning("metrics", f"no answer at {address}: {error}", cure)
+        yield area.warning("metrics", f"no answer at {address}{guess}: {error}", cure)
         return
     families = answer.body.count(b"# TYPE ")
     if answer.status != OK or not families:
         yield area.warning("metrics", f"{address} is not a page of metrics: {answer.refusal}", cure)
         return
-    yield area.ok("metrics", f"{families} metrics at {address}")
+    yield area.ok("metrics", f"{families} metrics at {address}{guess}")
     for counter, check, subject, remedy in _LOSSES:
         values = re.findall(rf"^{counter}(?:{{[^}}]*}})? (\S+)$".encode(), answer.body, re.MULTILINE)
         if lost := sum(map(float, values)):

@@ -166,7 +166,8 @@ _ALL_BYTES_AT_MOST = 32 << 10
 _SAGEMAKER_EXAMPLE = """\
   client = boto3.client("sagemaker-runtime", endpoint_url="{url}", region_name="us-east-1",
                         aws_access_key_id="any", aws_secret_access_key="any")
-  client.invoke_endpoint(EndpointName="any", Body=…)"""
+  # the body and its ContentType are a request for the model: `trident request --url={url}` prints one
+  client.invoke_endpoint(EndpointName="any", ContentType="application/json", Body=b"...")"""
 _MULTI_MODEL = (
     "A multi-model endpoint: MODEL contains a .tar.gz of each model, which TargetModel names; from cloud storage each "
     "is fetched when it is first called."

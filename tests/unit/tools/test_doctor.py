@@ -301,7 +301,7 @@ def test_a_server_that_serves_has_a_line_for_each_part_and_none_has_failed() -> 
         "clock": "agrees with this machine's",
         "models": "1 of 1 versions are ready",
         "m 1": "4 answered, 2.00 ms each (queue 2.00 ms, compute_infer 2.00 ms); 1 failed",
-        "metrics": "1 metrics at http://host:8002/metrics",
+        "metrics": "1 metrics at http://host:8002/metrics, the default port; --metrics-port names another",
         "console": "at http://host:8000/console",
     }
     assert of_server(DATE_S - 100)["clock"].text == "this machine's is 100 s behind the server's"
@@ -364,7 +364,7 @@ INDEX = [{"name": "m", "state": "UNAVAILABLE", "reason": "no file"}, {"name": "n
             {"metrics": (0, None)},
             "metrics",
             Severity.WARNING,
-            "no answer at http://host:8002/metrics: Connection",
+            "no answer at http://host:8002/metrics, the default port; --metrics-port names another: Connection",
         ),
         ({"live": (400, {"error": "gone"})}, "live", Severity.FAILED, "HTTP 400: gone"),
     ],
