@@ -19,7 +19,9 @@ from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
 from trident.core.inference.response import RegionInput
 from trident.core.inference.tensors import (
+    BY_NAME,
     BYTES,
+    INVALID_DATATYPE,
     MAX_ELEMENTS,
     Array,
     Datatype,
@@ -80,8 +82,9 @@ class RequestValidator:
         """
         for name in request.outputs:
             if name not in self._spec.outputs:
+                unknown = min(set(request.outputs) - self._spec.outputs.keys())  # Triton has them in this order
                 raise InvalidRequest(
-                    f"unexpected inference output '{name}' for model '{self._spec.name}'",
+                    f"unexpected inference output '{unknown}' for model '{self._spec.name}'",
                     hint=f"the outputs are: {', '.join(self._spec.outputs)}",
                 )
         correlation_id = request.correlation_id
@@ -140,7 +143,7 @@ class RequestValidator:
         spec = self._spec
         required = [name for name, i in spec.inputs.items() if not i.optional]
         if len(required) <= len(by_name) <= len(spec.inputs):
-            for tensor in request.inputs:
+            for tensor in reversed(request.inputs):
                 if tensor.name not in spec.inputs:
                     raise InvalidRequest(
                         f"unexpected inference input '{tensor.name}' for model '{spec.name}'", hint=self._inputs_hint()
@@ -205,8 +208,9 @@ class RequestValidator:
     ) -> None:
         datatype = expected.datatype
         if tensor.datatype != datatype.name:
+            given = tensor.datatype if tensor.datatype in BY_NAME else INVALID_DATATYPE
             raise InvalidRequest(
-                f"{request.log_prefix}inference input '{tensor.name}' data-type is '{tensor.datatype}', "
+                f"{request.log_prefix}inference input '{tensor.name}' data-type is '{given}', "
                 f"but model '{self._spec.name}' expects '{datatype.name}'",
                 hint=_datatype_hint(tensor.name, datatype),
             )

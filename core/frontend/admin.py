@@ -81,10 +81,11 @@ def shown_settings() -> dict[str, object]:
 
 
 def changed_settings(
-    wanted: Mapping[str, object], as_bool: AsBool, as_integer: AsInteger, as_text: AsText
+    wanted: Mapping[str, object], as_bool: AsBool, as_integer: AsInteger, as_text: AsText, before_name: str
 ) -> Iterable[LogLevels]:
     """The levels after each of the changes, in Triton's order. Raises InvalidRequest and Unsupported at an invalid one,
-    and before any for a setting that does not exist.
+    and before any for a setting that does not exist. `before_name` is what the protocol has before the name of a
+    setting with an unknown word.
     """
     check_names("log setting", wanted, ORDER)
     levels = log_levels()
@@ -97,10 +98,10 @@ def changed_settings(
         if name == _LEVEL:
             levels = replace(levels, verbose=min(as_integer(name, value), _HIGHEST_LEVEL))
         elif name == _FORMAT:
-            levels = replace(levels, format=_known(name, as_text(name, value), FORMATS))
+            levels = replace(levels, format=_known(before_name + name, as_text(name, value), FORMATS))
         elif name == _ACCESS:
             text = as_text(name, value) if not isinstance(value, bool) else str(value).lower()
-            levels = replace(levels, access=_known(name, text, _SCOPES))
+            levels = replace(levels, access=_known(before_name + name, text, _SCOPES))
         else:
             switch: Any = {(_SWITCHES | _BOOLEANS)[name]: as_bool(name, value)}
             levels = replace(levels, **switch)

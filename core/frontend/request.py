@@ -31,26 +31,28 @@ def version_number(text: str) -> int:
     if not text:
         return LATEST
     # The length is checked first: converting a very long text takes long, and a client could send many.
-    significant = text.lstrip("0")
+    negative = text.startswith("-")
+    digits = text.removeprefix("-")
+    significant = digits.lstrip("0")
     if (
-        not (text.isascii() and text.isdigit())
+        not (digits.isascii() and digits.isdigit())
         or len(significant) > _DIGITS_OF_LARGEST
-        or int(significant or "0") > _LARGEST
+        or int(significant or "0") > _LARGEST + negative
     ):
         raise InvalidRequest(
             f"failed to get model version from specified version string '{text}' (details: stol), "
             "version should be an integral value > 0"
         )
-    if not significant:
+    if negative and significant:
         raise InvalidRequest(f"invalid model version specified '{text}' , version should be an integral value > 0")
-    return int(significant)
+    return int(significant or "0")
 
 
 # --- parameters
 
 NON_STRING = "attempt to access JSON non-string as string"
 NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
-_NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
+NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
 _MAX_RANK = 64  # numpy's
 RESERVED_PREFIX = "triton_"
 RESERVED_PARAMETERS = frozenset(
@@ -107,7 +109,7 @@ def string(field: str, value: Any) -> str:
 def boolean(field: str, value: Any) -> bool:
     """`value` if it is a boolean. Raises InvalidRequest."""
     if type(value) is not bool:
-        raise unable(field, _NON_BOOLEAN)
+        raise unable(field, NON_BOOLEAN)
     return value
 
 

@@ -234,7 +234,8 @@ def log_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     given = parse("LogSettingsRequest", message).settings
     kinds = {name: value.WhichOneof(_CHOICE) for name, value in given.items()}
     wanted = {name: getattr(given[name], kind) for name, kind in kinds.items() if kind is not None}
-    for levels in changed_settings(wanted, _of_type(bool, "boolean"), _of_type(int, "int32"), _of_type(str, "string")):
+    kinds_read = _of_type(bool, "boolean"), _of_type(int, "int32"), _of_type(str, "string")
+    for levels in changed_settings(wanted, *kinds_read, before_name=""):
         front_end.bridge.run(front_end.engine.change_log, levels)
     return serialized("LogSettingsResponse", settings={name: _shown(value) for name, value in shown_settings().items()})
 

@@ -28,7 +28,15 @@ from trident.core.grpc.messages import length_prefix, parse, read_length
 from trident.core.grpc.status import MalformedMessage
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
-from trident.core.inference.tensors import BY_NAME, Array, Buffer, Shape, bytes_array, layout_of
+from trident.core.inference.tensors import (
+    BY_NAME,
+    INVALID_DATATYPE,
+    Array,
+    Buffer,
+    Shape,
+    bytes_array,
+    layout_of,
+)
 from trident.core.memo import AdaptiveMemo, Memo
 
 # Messages of protobuf. Their module is loaded when the first one is parsed.
@@ -117,6 +125,7 @@ class MessageDecoder:
         request = InferenceRequest(name, [], model_version=version, id=parsed.id)
         empty_final = read_parameters(parsed.parameters, request, PARAMETERS)
         own = request.parameters
+        _check_names(parsed, request)
         if forwarded:
             request.parameters = None if own is None else own.copy()
             for header, value in forwarded:
@@ -130,6 +139,16 @@ class MessageDecoder:
         elif head is not None:
             self._templates.learn(head, request, own, list(map(len, tensors)), plan)
         return DecodedRequest(model, request, plan)
+
+
+def _check_names(parsed: ModelInferRequest, request: InferenceRequest) -> None:
+    """Raise InvalidRequest for an input or output that is there twice, whatever else is wrong with them."""
+    for kind, tensors in (("input", parsed.inputs), ("output", parsed.outputs)):
+        names: set[str] = set()
+        for tensor in tensors:
+            if tensor.name in names:
+                raise InvalidRequest(f"{request.log_prefix}{kind} '{tensor.name}' already exists in request")
+            names.add(tensor.name)
 
 
 def request_id(message: Buffer) -> str:
@@ -153,7 +172,7 @@ def _read_inputs(parsed: ModelInferRequest, tensors: Sequence[Buffer]) -> list[I
     next_tensor = 0
     for tensor in parsed.inputs:
         name = tensor.name
-        datatype = tensor.datatype if tensor.datatype in BY_NAME else INVALID_DATATYPE
+        datatype = tensor.datatype
         check_rank(len(tensor.shape))
         shape = tuple(tensor.shape)
         if tensor.parameters:
@@ -195,7 +214,6 @@ _FIELDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 # Their elements have a fixed size on the wire; a flag is written as one byte.
 _COPIED: Final = frozenset({"BOOL", "FP32", "FP64"})
-INVALID_DATATYPE: Final = "<invalid>"
 
 
 def array_of_contents(contents: InferTensorContents, datatype: str, name: str, model: str) -> Array | None:
@@ -251,8 +269,6 @@ def _read_outputs(
     classes: dict[str, int] = {}
     for output in parsed.outputs:
         name = output.name
-        if name in classes:
-            raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
         classes[name] = 0
         if output.parameters:
             region = region_of(output.parameters, name)

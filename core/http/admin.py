@@ -38,7 +38,7 @@ from trident.core.frontend.admin import (
     slowest_requests_json,
     wanted_changes,
 )
-from trident.core.frontend.request import NON_STRING, NON_UNSIGNED, boolean, string, unable, unsigned, version_number
+from trident.core.frontend.request import NON_BOOLEAN, NON_STRING, NON_UNSIGNED, boolean, version_number
 from trident.core.http.body import choose, read_object
 from trident.core.http.errors import header_value
 from trident.core.http.front_end import PROBE_KEY, HttpFrontEnd
@@ -236,7 +236,7 @@ def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository
         return empty_reply(JSON)
     parameters: dict[str, Any] = {}
     for key, value in given.items():
-        text = string(key, value)
+        text = _text(key, value)
         if key == "config":
             parameters[key] = text
         elif key.startswith(_FILE_PREFIX):
@@ -268,7 +268,7 @@ def _body_parameters(front_end: HttpFrontEnd, environ: Environ) -> dict[str, Any
     """The object under `parameters` in the body, {} without it. Raises InvalidRequest."""
     parameters = read_object(environ, front_end.options.max_input_size).get("parameters", {})
     if not isinstance(parameters, dict):
-        raise unable("parameters", "attempt to access JSON non-object as object")
+        raise InvalidRequest("attempt to get members for non-object", hint="'parameters' must be an object")
     return parameters
 
 
@@ -280,7 +280,7 @@ def log_settings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     if environ["REQUEST_METHOD"] == "POST":
         document = read_object(environ, front_end.options.max_input_size)
         wanted = {name: value for name, value in document.items() if value is not None}
-        for levels in changed_settings(wanted, boolean, unsigned, string):
+        for levels in changed_settings(wanted, _boolean, _unsigned, _text, "--"):
             front_end.bridge.run(front_end.engine.change_log, levels)
     return json_reply(shown_settings())
 
@@ -293,15 +293,36 @@ def trace_settings(front_end: HttpFrontEnd, environ: Environ, model: str = "") -
     if environ["REQUEST_METHOD"] == "POST":
         document = read_object(environ, front_end.options.max_input_size)
         if document:
-            changes = wanted_changes(document, lambda: run(engine.trace_settings, model), _strings, string, "")
+            changes = wanted_changes(document, lambda: run(engine.trace_settings, model), _texts, _text, "")
             run(engine.change_trace, model, changes)
     return json_reply(run(engine.trace_settings, model))
 
 
-def _strings(name: str, value: object) -> list[str]:
+# Triton does not name a setting or field of the wrong type: the hint does.
+
+
+def _boolean(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(NON_BOOLEAN, hint=f"'{name}' must be true or false")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(NON_STRING, hint=f"'{name}' must be a string")
+    return value
+
+
+def _unsigned(name: str, value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise InvalidRequest(NON_UNSIGNED, hint=f"'{name}' must be a number from 0")
+    return value
+
+
+def _texts(name: str, value: object) -> list[str]:
     if not isinstance(value, list):
-        raise unable(name, "attempt to access JSON non-array as array")
-    return [string(name, each) for each in value]
+        raise InvalidRequest("attempt to access JSON non-array as array", hint=f"'{name}' must be a list")
+    return [_text(name, each) for each in value]
 
 
 # --- shared memory
@@ -325,14 +346,13 @@ def register_memory(front_end: HttpFrontEnd, environ: Environ, kind: str, region
     document = read_object(environ, front_end.options.max_input_size)
     engine = front_end.engine
     if RegionKind(kind) is RegionKind.SYSTEM:
-        key = _text(_field(document, "key"), "key")
-        offset = _unsigned(document.get("offset", 0), "offset")
-        engine.register_system_region(region, key, offset, _unsigned(_field(document, "byte_size"), "byte_size"))
+        key = _text("key", _field(document, "key"))
+        offset = _unsigned("offset", document.get("offset", 0))
+        engine.register_system_region(region, key, offset, _unsigned("byte_size", _field(document, "byte_size")))
     else:
         found = _field(document, _HANDLE)
-        if type(found) is not dict:
-            raise InvalidRequest("attempt to access JSON non-object as object", hint=f"'{_HANDLE}' must be an object")
-        text = _text(_member(found, _HANDLE_TEXT), _HANDLE_TEXT)
+        text = _text(_HANDLE_TEXT, _member(found if type(found) is dict else {}, _HANDLE_TEXT))
+        byte_size, device_id = [_unsigned(name, _member(document, name)) for name in ("byte_size", "device_id")]
         if len(text) > _LONGEST_TEXT:
             raise InvalidRequest(f"'{_HANDLE}' exceeds the maximum allowed data size limit INT_MAX")
         try:
@@ -340,7 +360,6 @@ def register_memory(front_end: HttpFrontEnd, environ: Environ, kind: str, region
         except Base64Error:
             handle = b""
         check_handle(handle)
-        byte_size, device_id = [_unsigned(_member(document, name), name) for name in ("byte_size", "device_id")]
         engine.register_cuda_region(region, handle, device_id, byte_size)
     return empty_reply(JSON)
 
@@ -362,18 +381,6 @@ def _member(document: dict[str, Any], name: str) -> Any:
     if name not in document:
         raise InvalidRequest(f"attempt to access non-existing object member '{name}'")
     return document[name]
-
-
-def _text(value: Any, name: str) -> str:
-    if type(value) is not str:
-        raise InvalidRequest(NON_STRING, hint=f"'{name}' must be a string")
-    return value
-
-
-def _unsigned(value: Any, name: str) -> int:
-    if type(value) is not int or value < 0:
-        raise InvalidRequest(NON_UNSIGNED, hint=f"'{name}' must be a number from 0")
-    return value
 
 
 # --- metrics
@@ -420,7 +427,7 @@ class MetricsApplication:
 
     def _answer(self, environ: Environ) -> Reply:
         if environ["REQUEST_METHOD"] != "GET":
-            return text_reply(405, b"", TEXT, [("Allow", "GET")])
+            return text_reply(405, b'{"error":"Method Not Allowed"}', TEXT, [("Allow", "GET")])
         if request_path(environ) in _PATHS:
             return self._page.reply(environ)
         return empty_reply(TEXT)

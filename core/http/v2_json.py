@@ -105,6 +105,9 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, 
         types = set(map(type, content))
     kind = datatype.kind
     if not types <= ELEMENT_TYPES[kind]:
+        right = next(i for i, element in enumerate(content) if type(element) not in ELEMENT_TYPES[kind])
+        if kind != "O" and count is not None and right >= count:
+            check_count(len(content), count)
         raise InvalidRequest(
             (_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind],
             hint=f"'data' of '{input_name}', which is {datatype.name}, must have {_TAKES[kind]}",

@@ -13,11 +13,13 @@ from struct import error as StructError
 from typing import Any, Final
 
 import orjson
+from numpy import ndarray
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.dataplane import ParameterForm, ResponsePlan, read_parameters
 from trident.core.frontend.request import (
+    NON_BOOLEAN,
     NON_STRING,
     NON_UNSIGNED,
     boolean,
@@ -65,7 +67,7 @@ _ONE_SOURCE: Final = (
 )
 _INSTANCES: Final = 'POST /v1/models/{0}:predict takes {{"instances":[...]}}; for this route '
 _NOTHING: Final = memoryview(b"")
-_NO_FORM: Final = ((False, 0), None)
+_NO_PARAMETERS: Final[dict[str, Any]] = {}
 # Of an array. Copying smaller ones together takes less time than an array for each of them.
 _PACKED: Final = 4096
 
@@ -115,7 +117,7 @@ def _decode(
         request.id = string("id", request_id)
     parameters = document.get("parameters")
     binary = read_json_parameters(parameters, request) if parameters is not None else False
-    request.inputs = _read_inputs(document, tail, spec, max_input_size)
+    request.inputs = _read_inputs(document, tail, request, spec, max_input_size)
     outputs = document.get("outputs")
     regions: dict[str, RegionReference] = {}
     if outputs is None or outputs == []:
@@ -163,7 +165,13 @@ def _missing(field: str) -> InvalidRequest:
 # --- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _read_inputs(document: dict[str, Any], tail: memoryview | None, spec: ModelSpec, max_input_size: int) -> Inputs:
+def _read_inputs(
+    document: dict[str, Any],
+    tail: memoryview | None,
+    request: InferenceRequest,
+    spec: ModelSpec,
+    max_input_size: int,
+) -> Inputs:
     if "inputs" not in document:
         error = _missing("inputs")
         other = "" if document and "instances" not in document else _INSTANCES.format(spec.name)
@@ -175,39 +183,45 @@ def _read_inputs(document: dict[str, Any], tail: memoryview | None, spec: ModelS
         error.hint = _input_hint(None, spec)
         raise error
     inputs: list[InputTensor] = []
+    names: set[str] = set()
+    rest = _NOTHING if tail is None else tail
     offset = 0
     packs = tail is None
     for item in items:
         try:
-            size = _data_source(item)
+            parameters = _source_parameters(item)
             name, datatype, shape = _read_header(item)
         except InvalidRequest as wrong:
             wrong.hint = wrong.hint or _input_hint(item, spec)
             raise
-        if isinstance(size, RegionReference):
-            # Triton looks for no region if there is nothing to read.
-            is_empty = 0 in shape
-            packs = False
-            inputs.append(
-                InputTensor(name, datatype, shape, _NOTHING) if is_empty else RegionInput(name, datatype, shape, size)
-            )
-            continue
-        if size is None:
+        if name in names:
+            raise InvalidRequest(f"{request.log_prefix}input '{name}' already exists in request")
+        names.add(name)
+        if "binary_data_size" not in parameters:
+            region = _place(parameters) if parameters else None
+            if region is not None:
+                # Triton looks for no region if there is nothing to read.
+                is_empty = 0 in shape
+                packs = False
+                tensor = InputTensor(name, datatype, shape, _NOTHING)
+                inputs.append(tensor if is_empty else RegionInput(name, datatype, shape, region))
+                continue
             tensor = _json_input(item["data"], name, datatype, shape, max_input_size)
             packs = packs and tensor.nbytes <= _PACKED and datatype != "BYTES"
             inputs.append(tensor)
             continue
-        if tail is None:
+        size = unsigned("binary_data_size", parameters["binary_data_size"])
+        if tail is None and size:
             raise InvalidRequest(BINARY_WITHOUT_HEADER)
         end = offset + size
-        if end > len(tail):
+        if end > len(rest):
             raise InvalidRequest(
-                f"unexpected size for input '{name}', expecting {end - len(tail)} additional bytes "
+                f"unexpected size for input '{name}', expecting {end - len(rest)} additional bytes "
                 f"for model '{spec.name}'"
             )
-        inputs.append(InputTensor(name, datatype, shape, tail[offset:end]))
+        inputs.append(InputTensor(name, datatype, shape, rest[offset:end]))
         offset = end
-    if tail is not None and offset != len(tail):
+    if offset != len(rest):
         raise InvalidRequest(f"unexpected additional input data for model '{spec.name}'")
     return _packed(inputs) if packs and inputs else inputs
 
@@ -234,39 +248,36 @@ def _packed(inputs: list[InputTensor]) -> PackedInputs:
     return PackedInputs(layout_of(described), memoryview(b"".join(contents)))
 
 
-def _data_source(item: Any) -> int | RegionReference | None:
-    """The binary size of an input, its place in shared memory, or None if its data is in the JSON.
+def _source_parameters(item: Any) -> dict[str, Any]:
+    """The parameters of an input, whose data is in the JSON, after it, or in shared memory.
 
-    Raises InvalidRequest unless one is given.
+    Raises InvalidRequest unless it is in one of these places.
     """
     if type(item) is not dict:
         raise InvalidRequest(_ONE_SOURCE + "no field is set")
-    parameters = item.get("parameters")
+    parameters: Any = item.get("parameters")
     if parameters is None:
         if "data" in item:
-            return None
+            return _NO_PARAMETERS
         raise InvalidRequest(_ONE_SOURCE + "no field is set")
     if type(parameters) is not dict:
         raise unable("parameters", _NON_OBJECT)
-    size = parameters.get("binary_data_size")
-    region = parameters.get("shared_memory_region")
     given = ["'data'"] if "data" in item else []
-    if size is not None:
-        size = unsigned("binary_data_size", size)
-        given.append("'binary_data_size'")
-    if region is not None:
-        string("shared_memory_region", region)
-        given.append("'shared_memory_region'")
+    given += [f"'{key}'" for key in ("binary_data_size", "shared_memory_region") if key in parameters]
     if len(given) != 1:
         raise InvalidRequest(_ONE_SOURCE + (f"set {' '.join(given)}" if given else "no field is set"))
-    return size if region is None else _place(region, parameters)
+    return parameters
 
 
-def _place(region: str, parameters: dict[str, Any]) -> RegionReference:
+def _place(parameters: dict[str, Any]) -> RegionReference | None:
+    """The place in shared memory of a tensor; None if it has none there."""
+    region = parameters.get("shared_memory_region")
+    if "shared_memory_region" in parameters:
+        string("shared_memory_region", region)
     offset, size = [
         unsigned(key, parameters.get(key, 0)) for key in ("shared_memory_offset", "shared_memory_byte_size")
     ]
-    return RegionReference(region, offset, size)
+    return None if region is None else RegionReference(region, offset, size)
 
 
 def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
@@ -286,12 +297,15 @@ def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
 
 
 def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_input_size: int) -> InputTensor:
-    datatype = json_datatype(datatype_name, name)
     count = prod(shape) if shape else 0  # Triton ignores a scalar's data, too
-    size = count * datatype.size
-    if count == 0 or max(count, size) > MAX_ELEMENTS:
-        # There is no data to read, or validation refuses the size.
+    if count == 0:
         return InputTensor(name, datatype_name, shape, _NOTHING)
+    if not isinstance(content, list | ndarray):
+        raise unable("data", _NON_ARRAY)
+    datatype = json_datatype(datatype_name, name)
+    size = count * datatype.size
+    if max(count, size) > MAX_ELEMENTS:
+        return InputTensor(name, datatype_name, shape, _NOTHING)  # validation refuses the size
     if size > max_input_size:
         raise InvalidRequest(
             f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
@@ -326,35 +340,35 @@ def _read_outputs(
         raise unable("outputs", _NON_ARRAY)
     listed: dict[str, tuple[bool, int]] = {}
     for item in outputs:
+        own = item.get("parameters") if type(item) is dict else None
+        parameters: Any = _NO_PARAMETERS if own is None else own
+        if type(parameters) is not dict:
+            raise unable("parameters", _NON_OBJECT)
+        if "shared_memory_region" in parameters:
+            _check_placed(parameters)
         if type(item) is not dict or "name" not in item:
             raise _missing("name")
         name = string("name", item["name"])
         if name in listed:
             raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
-        parameters = item.get("parameters")
-        listed[name], place = _NO_FORM if parameters is None else _read_output_parameters(parameters)
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or not 0 <= classes < 1 << 64:
+            raise InvalidRequest(f"Unable to set 'classification': {NON_UNSIGNED}")
+        place = _place(parameters) if parameters else None
         if place is not None:
             regions[name] = place
+        listed[name] = (boolean("binary_data", parameters.get("binary_data", False)), classes)
     return listed
 
 
-def _read_output_parameters(parameters: Any) -> tuple[tuple[bool, int], RegionReference | None]:
-    """The form of the output, binary and number of classes, and its place in shared memory."""
-    if type(parameters) is not dict:
-        raise unable("parameters", _NON_OBJECT)
-    binary = parameters.get("binary_data")
-    classes = parameters.get("classification")
-    region = parameters.get("shared_memory_region")
-    if classes is not None:
-        classes = unsigned("classification", classes)
-    if binary is not None:
-        binary = boolean("binary_data", binary)
-    if region is not None:
-        string("shared_memory_region", region)
-        for field, value in (("classification", classes), ("binary_data", binary)):
-            if value:
-                raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")
-    return (bool(binary), classes or 0), None if region is None else _place(region, parameters)
+def _check_placed(parameters: dict[str, Any]) -> None:
+    """Raise InvalidRequest for an output in shared memory in another form than its bytes."""
+    binary = parameters.get("binary_data", False)
+    if type(binary) is not bool:
+        raise InvalidRequest(f"Unable to set 'binary_data': {NON_BOOLEAN}")
+    for field, value in (("classification", "classification" in parameters), ("binary_data", binary)):
+        if value:
+            raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")
 
 
 # --- raw tensor bytes without JSON -----------------------------------------------------------------------------------
@@ -387,6 +401,12 @@ def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
     elif -1 in dims:
         fixed = element_count(d for d in dims if d != -1) * expected.datatype.size
         dims = tuple(len(body) // fixed if d == -1 else d for d in dims)
+    size = element_count(dims) * expected.datatype.size
+    if expected.datatype is not BYTES and len(body) != size:
+        raise InvalidRequest(
+            f"{request.log_prefix}input byte size mismatch for input 'raw_input' for model '{spec.name}'. "
+            f"Expected {size}, got {len(body)}"
+        )
     shape = (1, *dims) if spec.max_batch_size > 0 else dims
     request.inputs = [InputTensor(expected.name, expected.datatype.name, shape, memoryview(body))]
     return request

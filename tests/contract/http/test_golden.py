@@ -45,10 +45,9 @@ OTHERWISE: dict[int, tuple[int, str]] = {
     164: (400, "unknown trace level 'BOGUS'"),
     165: (400, "unknown trace setting 'bogus'"),
     169: (400, "unknown log setting 'bogus'"),
-    170: (400, "Unable to parse 'log_info': attempt to access JSON non-boolean as boolean"),
 }
 # Malformed JSON and missing or mistyped fields are the client's fault: 400 with Triton's text, where Triton says 500.
-CLIENTS_FAULT = {55, 56, 64, 65, 76, 78, 80, 88, 90, 99, 103, 104, 108}
+CLIENTS_FAULT = {55, 56, 64, 65, 76, 78, 80, 88, 90, 99, 103, 104, 108, 170}
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,7 @@ def refusal(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = 
             "missing required input(s) ]. Please provide all required input(s).",
         ),
         ([raw("INPUT0", 1, 16), raw("FOO", 1, 16)], "unexpected inference input 'FOO' for model 'simple'"),
+        ([raw("FOO", 1, 16), raw("BAR", 1, 16)], "unexpected inference input 'BAR' for model 'simple'"),
         ([raw("INPUT0", 1, 16), raw("INPUT0", 1, 16)], ID + "input 'INPUT0' already exists in request"),
         (
             [raw("INPUT0", 16), raw("INPUT1", 1, 16)],
@@ -108,6 +109,10 @@ def refusal(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = 
             ID + "inference input 'INPUT0' data-type is 'FP32', but model 'simple' expects 'INT32'",
         ),
         (
+            [raw("INPUT0", 1, 16, datatype="int32"), raw("INPUT1", 1, 16)],
+            ID + "inference input 'INPUT0' data-type is '<invalid>', but model 'simple' expects 'INT32'",
+        ),
+        (
             [raw("INPUT0", 1, 16, size=60), raw("INPUT1", 1, 16, size=60)],
             ID + "input byte size mismatch for input 'INPUT1' for model 'simple'. Expected 64, got 60",
         ),
@@ -123,6 +128,8 @@ def refusal(model: ModelSpec, *tensors: InputTensor, outputs: tuple[str, ...] = 
 )
 def test_refusal_has_the_text_of_triton(tensors: list[InputTensor], message: str) -> None:
     assert refusal(SIMPLE, *tensors) == message
+    # Unknown outputs are found before anything else, in the order of their names.
+    assert refusal(SIMPLE, *tensors, outputs=("Z", "Y")) == "unexpected inference output 'Y' for model 'simple'"
 
 
 VARIABLE = spec(8, IN=("INT32", (-1, 4)))

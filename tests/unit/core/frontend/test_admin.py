@@ -42,7 +42,7 @@ def applied(wanted: Mapping[str, object]) -> tuple[LogLevels, ServerError | None
     """The levels after the changes that were applied, and the error that ended them."""
     levels = LogLevels()
     try:
-        for each in changed_settings(wanted, _any, _any, _any):
+        for each in changed_settings(wanted, _any, _any, _any, ""):
             levels = each
     except ServerError as error:
         return levels, error

@@ -337,6 +337,17 @@ def test_the_classes_of_an_output() -> None:
             classes_of(parameters(classification={"int64_param": wrong}))
 
 
+def test_a_name_that_is_there_twice_is_found_before_other_faults() -> None:
+    for kind, names in (("input", ("A", "A")), ("output", ("B", "A", "A"))):
+        message = infer_message()
+        for name in names:  # the inputs without data
+            getattr(message, f"{kind}s").add(name=name)
+        del message.raw_input_contents[:]
+        with pytest.raises(InvalidRequest) as refusal:
+            decode(message)
+        assert str(refusal.value) == f"[request id: <id_unknown>] {kind} 'A' already exists in request"
+
+
 SCRIPT = """
 import sys
 import trident.core.grpc.application

@@ -152,7 +152,7 @@ def test_a_refusal_before_parsing_is_text() -> None:
     for path, status in (
         ("/v2/models/nope/infer", "404 Not Found"),
         ("/v2/models/simple/versions/9/infer", "404 Not Found"),
-        ("/v2/models/simple/versions/0/infer", "400 Bad Request"),
+        (f"/v2/models/simple/versions/{2**63}/infer", "400 Bad Request"),
     ):
         answer = call(application, path)
         assert (answer[0], answer[1]["Content-Type"]) == (status, "text/plain")

@@ -76,6 +76,11 @@ RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage
 REGION = {"shared_memory_region": "r"}
 TWICE = [{"name": "OUT"}, {"name": "OUT"}]
 
+
+def sized(size: Any) -> dict[str, Any]:
+    return {"name": "IN", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": size}}
+
+
 STRINGS_NOT: tuple[Any, ...] = (True, -1, 1.5, 2**64, [], {})
 UNSIGNED_NOT: tuple[Any, ...] = (True, -1, 1.5, "1", 2**64, [], {})
 BOOLEANS_NOT: tuple[Any, ...] = (None, 0, 1, 1.5, "true", [], {})
@@ -106,18 +111,30 @@ WRONG: list[tuple[str, tuple[Any, ...], str]] = [
     ("inputs.0.data.1", (None, True, 1.0, "1", 2**64, {}), "Unable to parse 'data': attempt to access JSON non-signed"),
     ("inputs.0.data.1", (2**31, -(2**31) - 1), "Unable to parse 'data': element 1 of input 'IN' is "),
     ("inputs.0.parameters", OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
-    ("inputs.0.parameters.binary_data_size", UNSIGNED_NOT, "Unable to parse 'binary_data_size': "),
-    ("inputs.0.parameters.binary_data_size", (0, 64), f"{ONE_SOURCE}'binary_data_size' in 'parameters'"),
-    ("inputs.0.parameters.shared_memory_region", STRINGS_NOT, "Unable to parse 'shared_memory_region': "),
-    ("inputs.0.parameters", (REGION,), ONE_SOURCE),
+    ("inputs.0.parameters.binary_data_size", (None, 0, 64, *UNSIGNED_NOT), "But set 'data' 'binary_data_size'"),
+    ("inputs.0.parameters.shared_memory_region", (None, "r", *STRINGS_NOT), "But set 'data' 'shared_memory_region'"),
+    ("inputs.0.parameters.shared_memory_offset", (None, *UNSIGNED_NOT), "Unable to parse 'shared_memory_offset': "),
+    ("inputs.0", ({"parameters": {"binary_data_size": -1}},), "Unable to parse 'name': "),
+    ("inputs.0", (sized(-1), sized(None)), f"Unable to parse 'binary_data_size': {NOT_UNSIGNED}"),
+    ("inputs.0", (sized(4),), "must specify valid 'Infer-Header-Content-Length' in request header and "),
+    ("inputs.0", (tensor(parameters=REGION | {"binary_data_size": 1}),), "'data' 'binary_data_size' 'shared_memory_r"),
+    # Of two faults, the error is about the one that Triton comes to first.
+    ("inputs.0", (tensor(shape=[1, 2], datatype="FP16", data=1),), f"Unable to parse 'data': {NOT_ARRAY}"),
+    ("inputs.0.data", ([1, 2, "x"], [[1, 2], [None]]), "Shape does not match true shape of 'data' field"),
+    ("inputs.0.data", ([1, "x", 2], ["x"]), "Unable to parse 'data': attempt to access JSON non-signed"),
+    ("inputs", ([tensor(), tensor(data="x")], [tensor(), tensor(), {}]), "input 'IN' already exists in request"),
+    ("inputs", ([tensor(), tensor(shape="x")],), f"Unable to parse 'shape': {NOT_ARRAY}"),
     ("outputs", ARRAYS_NOT, f"Unable to parse 'outputs': {NOT_ARRAY}"),
     ("outputs", (TWICE,), "[request id: <id_unknown>] output 'OUT' already exists in request"),
     ("outputs.0", (None, True, 1, "x", [], {}), "Unable to parse 'name': "),
     ("outputs.0.name", STRINGS_NOT, f"Unable to parse 'name': {NOT_STRING}"),
     ("outputs.0.parameters", OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
-    ("outputs.0.parameters", ({**REGION, "classification": 1},), "Output can't set both 'shared_memory_region' and "),
-    ("outputs.0.parameters.binary_data", BOOLEANS_NOT[1:], f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
-    ("outputs.0.parameters.classification", UNSIGNED_NOT, f"Unable to parse 'classification': {NOT_UNSIGNED}"),
+    ("outputs.0.parameters", ({**REGION, "classification": 0},), "Output can't set both 'shared_memory_region' and "),
+    ("outputs.0", ({"parameters": {"shared_memory_region": 1, "binary_data": True}},), "region' and 'binary_data'"),
+    ("outputs.0.parameters", ({**REGION, "binary_data": 1},), f"Unable to set 'binary_data': {NOT_BOOLEAN}"),
+    ("outputs.0.parameters.shared_memory_byte_size", UNSIGNED_NOT, "Unable to parse 'shared_memory_byte_size': "),
+    ("outputs.0.parameters.binary_data", BOOLEANS_NOT, f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
+    ("outputs.0.parameters.classification", (None, *UNSIGNED_NOT), f"Unable to set 'classification': {NOT_UNSIGNED}"),
 ]
 
 
@@ -237,6 +254,8 @@ def test_raw_request_deduces_its_shape() -> None:
     assert request.inputs[0].shape == (1, 2, 3)
     request, _ = decode_request(b"abc", 0, -1, one("BYTES", 1, batch=0), LIMIT)
     assert bytes(request.inputs[0].data) == b"\x03\0\0\0abc"
+    with pytest.raises(InvalidRequest, match=r"input 'raw_input' for model 'm'. Expected 24, got 27"):
+        decode_request(bytes(27), 0, -1, one("INT32", 2, -1), LIMIT)
 
 
 # --- The parsers of large and of small texts read the same request, or refuse it with the same error

@@ -105,7 +105,9 @@ def test_a_loaded_model_that_cannot_serve_is_400(client: Client, engine: FakeEng
 def test_base64_may_be_broken_into_lines(client: Client, engine: FakeEngine, text: str) -> None:
     parameters = {"config": "{}", "file:1/model.onnx": text}
     refused = client.post("/v2/repository/models/simple/load", json={"parameters": []})
-    assert refused.json == {"error": "Unable to parse 'parameters': attempt to access JSON non-object as object"}
+    assert refused.json["error"] == "attempt to get members for non-object"
+    refused = client.post("/v2/repository/models/simple/load", json={"parameters": {"config": {}}})
+    assert refused.json["error"] == "attempt to access JSON non-string as string"
     assert client.post("/v2/repository/models/simple/load", json={"parameters": parameters}).status_code == 200
     assert engine.calls[0][2]["file:1/model.onnx"] == b"\x00\x01\x02"
 
@@ -122,10 +124,10 @@ START = (
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        ({"trace_rate": 5}, 400, "Unable to parse 'trace_rate': attempt to access JSON non-string as string"),
-        ({"trace_count": ["1"]}, 400, "Unable to parse 'trace_count': attempt to access JSON non-string as string"),
-        ({"trace_level": "OFF"}, 400, "Unable to parse 'trace_level': attempt to access JSON non-array as array"),
-        ({"trace_level": [1]}, 400, "Unable to parse 'trace_level': attempt to access JSON non-string as string"),
+        ({"trace_rate": 5}, 400, "attempt to access JSON non-string as string"),
+        ({"trace_count": ["1"]}, 400, "attempt to access JSON non-string as string"),
+        ({"trace_level": "OFF"}, 400, "attempt to access JSON non-array as array"),
+        ({"trace_level": [1]}, 400, "attempt to access JSON non-string as string"),
         ({"trace_count": "-2"}, 400, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
         ({"trace_file": None}, 501, "trace file location can not be updated through network protocol"),
         (
@@ -164,14 +166,16 @@ def memory_client(engine: FakeEngine) -> Client:
         ("system", {"key": "/k", "byte_size": "1"}, NON_UNSIGNED),
         ("system", {"key": "/k", "byte_size": -1}, NON_UNSIGNED),
         ("system", {"key": "/k", "byte_size": 1, "offset": []}, NON_UNSIGNED),
+        ("system", {"key": "/k", "byte_size": 2**64}, NON_UNSIGNED),
         ("system", [], "attempt to access JSON non-object as object"),
         ("cuda", {}, "Shared memory register request has no 'raw_handle' field"),
         ("cuda", {"raw_handle": {}}, "attempt to access non-existing object member 'b64'"),
         ("cuda", {"raw_handle": {"b64": HANDLE}}, "attempt to access non-existing object member 'byte_size'"),
         ("cuda", {"raw_handle": {"b64": HANDLE}, "byte_size": 1}, "attempt to access non-existing object member 'devi"),
-        ("cuda", {"raw_handle": HANDLE}, "attempt to access JSON non-object as object"),
+        ("cuda", {"raw_handle": HANDLE}, "attempt to access non-existing object member 'b64'"),
         ("cuda", {"raw_handle": {"b64": 1}}, NON_STRING),
-        ("cuda", {"raw_handle": {"b64": b64encode(bytes(63)).decode()}}, BAD_HANDLE),
+        ("cuda", {"raw_handle": {"b64": "AAAA"}}, "attempt to access non-existing object member 'byte_size'"),
+        ("cuda", {"raw_handle": {"b64": b64encode(bytes(63)).decode()}, "byte_size": 1, "device_id": 0}, BAD_HANDLE),
         ("cuda", {"raw_handle": {"b64": HANDLE}, "byte_size": -1, "device_id": 0}, NON_UNSIGNED),
     ],
 )
