@@ -285,8 +285,12 @@ class SequenceScheduler:
 
     @property
     def sequences(self) -> tuple[int, int, int]:
-        """The sequences that have a slot, all slots, and the sequences that wait for one."""
-        return len(self._active), self._sequence.slots * len(self._instances), len(self._backlog)
+        """The sequences that have a slot, all slots, and the sequences that wait for one.
+
+        An instance that is removed has only the slots of its last sequences.
+        """
+        slots = [len(each.sequences) if each.is_leaving else self._sequence.slots for each in self._instances]
+        return len(self._active), sum(slots), len(self._backlog)
 
     # --- slots. Under the lock.
 

@@ -255,6 +255,7 @@ def test_a_load_waits_for_no_sequence_of_an_instance_that_it_removes(repository:
     repository.load()
     assert len(version.placements) == 1
     until(lambda: sum(instance.is_closed for instance in before) == 1)
+    assert version.sequences == (2, 4 + 2, 0)
     send_of_sequence(version, 3, "start")
     send_of_sequence(version, 1, "end")
     until(lambda: sum(instance.is_closed for instance in before) == 2)
