@@ -92,7 +92,9 @@ class Inbox:
         if self._is_closed:
             return
         calls = self._calls
-        for _ in range(_ROUNDS):
+        rounds = 0
+        while calls and rounds < _ROUNDS:
+            rounds += 1
             for _ in range(len(calls)):
                 call = calls.popleft()
                 try:

@@ -281,10 +281,10 @@ class ResponseCounts:
         """Take over what was counted."""
         self._is_due = False
         for method in self._methods:
-            for status, count in zip(Status, method.ended, strict=True):
+            for number, count in enumerate(method.ended):
                 if count:
-                    self._responses.labels(method.name, status.name).inc(count)
-                    method.ended[status] = 0
+                    self._responses.labels(method.name, Status(number).name).inc(count)
+                    method.ended[number] = 0
 
 
 def _never_made(front_end: GrpcFrontEnd, stream: CallStream, head: RequestHead) -> Receiver:

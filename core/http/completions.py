@@ -292,8 +292,10 @@ def model_that_generates(front_end: HttpFrontEnd, name: object) -> ServedModel:
 
 def generates(spec: ModelSpec) -> bool:
     """True for a model that answers a text with text. Those of the backend text answer with vectors and JSON."""
+    if spec.backend == TEXT_BACKEND or not any(each.datatype is BYTES for each in spec.outputs.values()):
+        return False
     try:
-        return bool(_text_input(spec)) and bool(text_output(spec)) and spec.backend != TEXT_BACKEND
+        return bool(_text_input(spec)) and bool(text_output(spec))
     except InvalidRequest:
         return False
 

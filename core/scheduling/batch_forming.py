@@ -80,12 +80,15 @@ class Wait(NamedTuple):
     before_timeout_ns: int = 0
 
 
-class Work(NamedTuple):
+class Work:
     """A batch to execute, perhaps empty, the requests to answer with an error, and why the batch was closed."""
 
-    batch: list[PendingRequest]
-    rejections: list[Rejection]
-    reason: CloseReason = NO_WAIT
+    __slots__ = ("batch", "reason", "rejections")
+
+    def __init__(self, batch: list[PendingRequest], rejections: list[Rejection], reason: CloseReason = NO_WAIT) -> None:
+        self.batch = batch
+        self.rejections = rejections
+        self.reason = reason
 
 
 def take_work(

@@ -211,17 +211,19 @@ class ModelInstance:
             part = parts.pop()
             try:
                 execution = self._run(part, reason)
-                # Only an instance that answers later may give LATER.
+                outcomes = execution.outputs
+                # By index, because mypyc makes an object and a tuple for each pair of a strict `zip`. Only an instance
+                # that answers later may give LATER.
                 responses = [
-                    self._response(pending, outcome, execution, reason)  # type: ignore[arg-type]
-                    for pending, outcome in zip(part, execution.outputs, strict=True)
+                    self._response(pending, outcomes[index], execution, reason)  # type: ignore[arg-type]
+                    for index, pending in enumerate(part)
                 ]
             except BaseException as exc:  # a panic of a library in Rust, and what ends a thread, are no Exception
                 # Executed after this block, so that the next exception is not chained to this one.
                 parts += self._split(part, exc)
                 continue
-            for pending, response in zip(part, responses, strict=True):
-                respond(pending, response)
+            for index, response in enumerate(responses):
+                respond(part[index], response)
 
     def _run(self, requests: Sequence[PendingRequest], reason: CloseReason) -> Execution:
         """Execute `requests` as one batch; raises what the backend raises.
