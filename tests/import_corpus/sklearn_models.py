@@ -313,6 +313,7 @@ CASES: dict[str, Writer] = {
     "NearestCentroid": fitted(neighbors.NearestCentroid(), "three"),
     "LocalOutlierFactor": fitted(neighbors.LocalOutlierFactor(novelty=True), "none", special=(0.0, 3.0)),
     "KMeans": fitted(cluster.KMeans(3, random_state=0, n_init=2), "none", special=(0.0, 9.0)),
+    "KMeans in FP32": fitted(cluster.KMeans(3, random_state=0, n_init=2), "none", special=(0.0, 9.0), dtype=np.float32),
     "MiniBatchKMeans": fitted(cluster.MiniBatchKMeans(3, random_state=0, n_init=2), "none", special=(0.0, 9.0)),
     "GaussianNB": fitted(naive_bayes.GaussianNB(), "three", special=(0.0,)),
     "MultinomialNB": fitted(naive_bayes.MultinomialNB(), "three", positive=True, special=(0.0,)),

@@ -133,18 +133,21 @@ _EXPONENTS = ("Poisson", "Tweedie")
 
 def pickled(path: str, given: dict[str, Any]) -> dict[str, Any]:
     model = _unpickle(path)
-    table = _table(model, list(given.values()))
-    try:
-        return _asked(model, table)
-    except ValueError as error:
-        # KMeans and others that were fitted with FP32 take nothing else.
-        if "dtype mismatch" not in str(error):
-            raise
-        return _asked(model, table.astype(np.float32))
+    return _asked(model, _table(model, list(given.values())))
 
 
 def _asked(model: Any, table: Any) -> dict[str, Any]:
     """The answers of an estimator's public functions, in the order of the outputs that it is served with."""
+    try:
+        return _answers(model, table)
+    except ValueError as error:
+        # KMeans and others that were fitted with FP32 take nothing else.
+        if "dtype mismatch" not in str(error):
+            raise
+        return _answers(model, table.astype(np.float32))
+
+
+def _answers(model: Any, table: Any) -> dict[str, Any]:
     if not hasattr(model, "predict"):
         answer = model.transform(table)
         return {"0": answer.toarray() if hasattr(answer, "toarray") else answer}
@@ -453,12 +456,14 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
     if arrays[0].shape[:1] == (1,) and all(array.dtype.kind in "OUSbiuf" for array in arrays):
         known["outputs"] = [[name, *_row_of(array)] for name, array in zip(names, arrays, strict=False)]
     try:
-        from skl2onnx import to_onnx
+        from skl2onnx import get_latest_tested_opset_version, to_onnx
 
         numbered = _by_number(model)
         options = {id(numbered): {"zipmap": False}} if has_classes else None
         types = [(each["name"], _onnx_type(each)) for each in inputs]
-        graph = to_onnx(numbered, initial_types=types, options=options)
+        # Some of its converters have no later version of that domain.
+        versions = {"": get_latest_tested_opset_version(), "ai.onnx.ml": 3}
+        graph = to_onnx(numbered, initial_types=types, options=options, target_opset=versions)
         _divide_labels(graph.graph)
         Path(folder, "model.onnx").write_bytes(graph.SerializeToString())
         return {"made": "onnx", **known}

@@ -157,6 +157,8 @@ class TritonPythonModel:
             return ids
         if not text:
             raise ValueError("'text_input' is empty: send a text that the model goes on with")
+        if "\0" in text:
+            raise ValueError("the prompt has a NUL character, at which the tokenizer would end: send its token ids")
         tokens = self._tokenizer.encode(text)
         if len(tokens) > 1 and tokens[0] == tokens[1] == self._bos:  # one by the template, one by the tokenizer
             return tokens[1:]
@@ -194,6 +196,8 @@ class TritonPythonModel:
 
     def _reason_against(self, guidance):
         """Return why the library cannot follow `guidance`, "" if it can."""
+        if "\0" in guidance[1]:
+            return "it has a NUL character, at which the library would end"
         if not self._refusal(("regex", "(")):  # builds without guidance follow nothing in silence
             return f"this build of ONNX Runtime GenAI {og.__version__} has no guidance"
         return self._refusal(guidance)

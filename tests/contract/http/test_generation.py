@@ -223,6 +223,7 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
     [
         ({"prompt": " one" * 64}, "the prompt has 64 tokens, the model takes 63"),
         ({"prompt": ""}, "'text_input' is empty"),
+        ({"prompt": " one\0 two"}, "the prompt has a NUL character"),
         ({"prompt": [5, 5000]}, "there is no token id 5000: the model's vocabulary has 0 to 295"),
         ({"prompt": [2**40]}, "'prompt_token_ids' must be of INT32"),
         ({"prompt": " one", "logprobs": 21}, "'logprobs' is 21: it must be a whole number from 0 to 20"),
@@ -242,6 +243,7 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
             ({"prompt": " one", "extra_body": {name: value}}, message)
             for name, value, message in (
                 ("guided_regex", "(", "the text cannot be guided: Error creating grammar"),
+                ("guided_regex", "one\0", "the text cannot be guided: it has a NUL character"),
                 ("guided_regex", 5, "'guided_regex' cannot be read: it must be a text"),
                 ("guided_json", "{", "'guided_json' cannot be read"),
                 ("guided_choice", [], "'guided_choice' cannot be read: it must be a list of texts"),

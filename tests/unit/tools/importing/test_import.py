@@ -32,6 +32,7 @@ from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.tools.importing.command import import_model
 from trident.tools.importing.comparison import Differs, compare
+from trident.tools.importing.original import from_pickle
 from trident.tools.importing.sources import Options, plans_of
 
 TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
@@ -445,6 +446,23 @@ def test_names_of_a_source_do_not_drive_the_terminal(tmp_path: Path, capsys: pyt
     shown = capsys.readouterr()
     assert r"y\u001b[2J FP32 [-1,3]" in shown.out
     assert not re.search("[\x1b\x9b]", shown.out + shown.err)
+
+
+class Narrow:
+    """As scikit-learn's KMeans that was fitted with FP32."""
+
+    n_features_in_ = 2
+
+    def predict(self, table: Any) -> Any:
+        if table.dtype != np.float32:
+            raise ValueError("Buffer dtype mismatch, expected 'const float' but got 'double'")
+        return table[:, 0]
+
+
+def test_an_estimator_of_fp32_is_asked_in_fp32(tmp_path: Path) -> None:
+    (tmp_path / "narrow.pkl").write_bytes(pickle.dumps(Narrow()))
+    made = from_pickle(str(tmp_path / "narrow.pkl"), str(tmp_path), {"inputs": []})
+    assert made["outputs"] == [["label", "FP32", []]]
 
 
 def test_labels_are_the_same_or_not_however_large() -> None:
