@@ -330,6 +330,8 @@ class MemoryLedger:
         with self._changed:
             if holding in self._held:
                 self._held.remove(holding)
+                if self.budget is not None and not (self._held or is_awaited):
+                    self.budget.settle()  # what is left is no model's
             self._changes += 1
             if self._loads is not None:
                 self._loads.is_disturbed = True
