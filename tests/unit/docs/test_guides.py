@@ -210,11 +210,10 @@ def strange_figures(page: str) -> list[str]:
     return strange
 
 
-@pytest.mark.parametrize("page", [TUNING, SPEED], ids=["tuning", "speed"])
-def test_the_named_file_contains_every_figure(page: str) -> None:
-    assert len(figures(page)) == page.count("Figures from") > 0
-    assert strange_figures(page) == []
-    assert strange_figures(TUNING.replace("| 50,430 |", "| 99,614 |")) == ["99,614"]
+def test_the_named_file_contains_every_figure() -> None:
+    assert len(figures(SPEED)) == SPEED.count("Figures from") > 0
+    assert strange_figures(SPEED) == []
+    assert strange_figures(SPEED.replace("| 50,430 |", "| 99,614 |")) == ["99,614"]
 
 
 def test_the_options_of_the_security_policy_exist() -> None:
