@@ -439,6 +439,7 @@ class Model:
             with self._changing:
                 for version in self.serving.values():
                     version.unloaded_because = problem or UNLOADED
+                    version.reload_failure = ""
                 self._replace({}, dict.fromkeys(self.serving.values(), cause))
 
     def leave(self, cause: str) -> None:

@@ -170,6 +170,8 @@ def test_a_failed_reload_gives_the_reason_and_the_next_success_clears_it(reposit
     assert repository.model.is_ready
     # It is loaded again, although the files are those that failed.
     assert repository.failure().message == error.message
+    repository.model.unload("a test")
+    assert not repository.model.has_failed
     repository.put("1/model.fake", "2")
     repository.load()
     assert repository.settled() == {1: "READY"}
