@@ -37,7 +37,7 @@ _CURE = "name one in --azureml-default-model"
 class AzureMLApplication(V2Application):
     """Scores with the default model."""
 
-    early_error_mime: ClassVar[str] = JSON
+    untyped_error_mime: ClassVar[str] = JSON
     has_hint_field: ClassVar[bool] = False
     answers_options: ClassVar[bool] = False
 

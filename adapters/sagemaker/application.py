@@ -212,7 +212,7 @@ class SageMakerApplication(V2Application):
 
     binary_mime: ClassVar[str] = BINARY.essence
     inference_header: ClassVar[str] = SIZE
-    early_error_mime: ClassVar[str] = JSON
+    untyped_error_mime: ClassVar[str] = JSON
     has_hint_field: ClassVar[bool] = False
     answers_options: ClassVar[bool] = False
 

@@ -176,7 +176,7 @@ class VertexApplication(V2Application):
     Responses with binary tensors have the v2 protocol's media type, not the request's: Triton does the same.
     """
 
-    early_error_mime: ClassVar[str] = JSON
+    untyped_error_mime: ClassVar[str] = JSON
     has_hint_field: ClassVar[bool] = False
     answers_options: ClassVar[bool] = False
 

@@ -37,6 +37,7 @@ from trident.core.http.front_end import (
 )
 from trident.core.http.openapi import Operation, operations, undescribed
 from trident.core.http.reply import (
+    EXECUTED_KEY,
     TEXT,
     Environ,
     Reply,
@@ -91,7 +92,8 @@ class V2Application(HttpFrontEnd):
 
     A subclass, which may be of another package, changes the hooks of HttpFrontEnd and these, and nothing else:
 
-    * `early_error_mime`: the content type of a refusal before the body is parsed.
+    * `untyped_error_mime`: the content type of what Triton sends without one: refusals before the body is parsed, and
+      errors of executions.
     * `has_hint_field`: whether the body of an error may have its hint in a field.
     * `answers_options`: whether OPTIONS is answered with the methods of a route; otherwise it is a wrong method.
     * `documented_routes()`: what the OpenAPI document says of the routes.
@@ -105,7 +107,7 @@ class V2Application(HttpFrontEnd):
     """
 
     # Compiled code sees the value of an interpreted subclass only where the attribute is one of the class.
-    early_error_mime: ClassVar[str] = TEXT
+    untyped_error_mime: ClassVar[str] = TEXT
     has_hint_field: ClassVar[bool] = True
     answers_options: ClassVar[bool] = True
 
@@ -209,7 +211,7 @@ class V2Application(HttpFrontEnd):
         except Exception as error:
             try:
                 model = arguments.get("model", "")
-                return self._refuse(error, self._error_mime(error, route), environ, route.label, model)
+                return self._refuse(error, self._error_mime(error, route, environ), environ, route.label, model)
             finally:
                 # The traceback refers to the frames that the error passed, and one of them to the response that has
                 # the error: this cycle would keep the body, and its shared memory, until the garbage collector runs.
@@ -244,7 +246,7 @@ class V2Application(HttpFrontEnd):
         except ServerError as error:
             found = self._find_infer(environ)
             model = found[1].get("model", "") if found is not None else ""
-            return self._refuse(error, self._error_mime(error, route), environ, route.label, model)
+            return self._refuse(error, self._error_mime(error, route, environ), environ, route.label, model)
         return most
 
     def binary_offset(self, environ: Environ) -> int:
@@ -260,7 +262,7 @@ class V2Application(HttpFrontEnd):
 
     def refuse(self, error: Exception, environ: Environ) -> Reply:
         """The reply to a request that no route takes."""
-        return self._refuse(error, self.early_error_mime, environ, "")
+        return self._refuse(error, self.untyped_error_mime, environ, "")
 
     def _find_infer(self, environ: Environ) -> InferPath | None:
         target = request_target(environ)
@@ -297,9 +299,9 @@ class V2Application(HttpFrontEnd):
             series = self._responses_of[key] = self._responses.labels(method, label, str(status))
         series.inc()
 
-    def _error_mime(self, error: Exception, route: Route) -> str:
-        if isinstance(error, ServerError) and error.before_parsing:
-            return self.early_error_mime
+    def _error_mime(self, error: Exception, route: Route, environ: Environ) -> str:
+        if (isinstance(error, ServerError) and error.before_parsing) or environ.get(EXECUTED_KEY):
+            return self.untyped_error_mime
         return route.refusal_mime if isinstance(error, errors.HttpError) else route.error_mime
 
     def _refuse(self, error: Exception, mime: str, environ: Environ, label: str, model: str = "") -> Reply:

@@ -48,6 +48,7 @@ from trident.core.http.reply import (
     ARRIVED_KEY,
     BODY_KEY,
     CLIENT_GONE_KEY,
+    EXECUTED_KEY,
     RECEIVED_HEADERS_KEY,
     Environ,
     Headers,
@@ -56,7 +57,7 @@ from trident.core.http.reply import (
 from trident.core.http.v2_json import json_values
 from trident.core.http.v2_request import decode_request, response_texts
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.observability.switches import SWITCHES
 
@@ -106,8 +107,14 @@ def infer_body(
     spec = model.spec
     request, plan = decode_v2(front_end, environ, body, header_length, version, spec)
     complete(front_end, environ, request)
-    response = run(front_end, environ, model, request)
-    parts, json_length = encode_v2(front_end, response, plan, spec)
+    response = ask(front_end, environ, model, request)
+    try:
+        if response.error is not None:
+            raise response.error
+        parts, json_length = encode_v2(front_end, response, plan, spec)
+    except ServerError:
+        environ[EXECUTED_KEY] = response.error is None or response.origin is not Origin.REFUSED
+        raise
     headers = front_end.body_headers(json_length)
     add_load(front_end, environ, headers, response.model_name)
     return finish(front_end, environ, parts, headers, response.parameters, response.times)

@@ -68,6 +68,8 @@ BODY_KEY: Final = "trident.body"
 RECEIVED_HEADERS_KEY: Final = "trident.headers"
 # Our worker passes a function that returns true when the client has disconnected.
 CLIENT_GONE_KEY: Final = "trident.client_gone"
+# True if the error of a v2 request is that of its execution, or of the form of the answer.
+EXECUTED_KEY: Final = "trident.executed"
 # Our worker passes when it had all bytes of the request, in monotonic nanoseconds.
 ARRIVED_KEY: Final = "trident.arrived_ns"
 

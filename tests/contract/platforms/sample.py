@@ -54,7 +54,7 @@ class Sample(Platform):
 
 
 class SampleApplication(V2Application):
-    early_error_mime = JSON
+    untyped_error_mime = JSON
 
     def __init__(self, host: Host) -> None:
         model = DefaultModel(host.engine, host.bridge, "", "put one model into the directory")

@@ -21,9 +21,9 @@ def test_the_limits_apply_only_to_the_predict_route() -> None:
     assert VertexBench(max_request_size=1).post(V2).status_code == 400
 
 
-def test_a_predict_route_with_version_zero_is_refused() -> None:
+def test_a_predict_route_with_a_version_beyond_64_bits_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="version"):
-        VertexBench(predict_route="/v2/models/simple/versions/0/infer")
+        VertexBench(predict_route=f"/v2/models/simple/versions/{2**63}/infer")
 
 
 def test_responses_of_the_platform_s_routes_are_counted() -> None:

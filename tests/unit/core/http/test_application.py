@@ -233,7 +233,7 @@ def test_an_error_outside_a_view_is_answered(application: Recording, caplog: pyt
 class Teapot(V2Application):
     """A platform of another package: interpreted in both builds."""
 
-    early_error_mime = JSON
+    untyped_error_mime = JSON
     has_hint_field = False
     answers_options = False
     inference_header = "Length-Of-JSON"

@@ -54,6 +54,18 @@ def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
     assert client.post(path, json={"IN": 1}, headers={"Content-Encoding": "identity"}).status_code == 200
 
 
+def test_an_error_of_an_execution_or_of_its_answer_s_form_has_the_type_of_text_as_in_triton() -> None:
+    form = {"name": "OUT", "parameters": {"classification": 1}}
+    body = {"inputs": [{"name": "IN", "datatype": "BOOL", "shape": [1], "data": [True]}], "outputs": [form]}
+    for origin, mime in ((None, "text/plain"), (Origin.FAILED, "text/plain"), (Origin.REFUSED, JSON)):
+        error = None if origin is None else QueueFull("no")
+        output = OutputTensor("OUT", "BOOL", (1,), np.array([True]))
+        response = InferenceResponse("simple", 3, [output], error=error, origin=origin or Origin.FAILED)
+        client = client_of(lambda _, response=response: response)  # type: ignore[misc]
+        answer = client.post("/v2/models/simple/infer", json=body)
+        assert (answer.status_code, answer.content_type.partition(";")[0]) == (503 if error else 400, mime)
+
+
 class NotedCalls(ThreadBridge):
     """Notes what is called off the hub."""
 
