@@ -166,8 +166,8 @@ _ALL_BYTES_AT_MOST = 32 << 10
 _SAGEMAKER_EXAMPLE = """\
   client = boto3.client("sagemaker-runtime", endpoint_url="{url}", region_name="us-east-1",
                         aws_access_key_id="any", aws_secret_access_key="any")
-  # the body and its ContentType are a request for the model: `trident request --url={url}` prints one
-  client.invoke_endpoint(EndpointName="any", ContentType="application/json", Body=b"...")"""
+  # Body: a request for the model, as `trident request --form=sagemaker NAME` prints it of `trident serve MODEL`
+  client.invoke_endpoint(EndpointName="any", {target}ContentType="application/json", Body=b"...")"""
 _MULTI_MODEL = (
     "A multi-model endpoint: MODEL contains a .tar.gz of each model, which TargetModel names; from cloud storage each "
     "is fetched when it is first called."
@@ -217,6 +217,10 @@ def read_sagemaker(arguments: Sequence[str], environment: Mapping[str, str]) -> 
         variables=_sagemaker_variables(values["env"]),
         cache=read_cloud_cache(values, environment),
     )
+
+
+def sagemaker_example(options: sagemaker.EmulatorOptions, url: str) -> str:
+    return _SAGEMAKER_EXAMPLE.format(url=url, target='TargetModel="NAME.tar.gz", ' if options.multi_model else "")
 
 
 def _sagemaker_variables(texts: Sequence[str]) -> dict[str, str]:
@@ -462,7 +466,7 @@ def read_azureml(arguments: Sequence[str], environment: Mapping[str, str]) -> az
 
 # Of each platform what reads the options, its emulator, and an example of a call.
 _PLATFORMS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[Any, str], str]]] = {
-    "sagemaker": (read_sagemaker, sagemaker.Emulator, lambda options, url: _SAGEMAKER_EXAMPLE.format(url=url)),
+    "sagemaker": (read_sagemaker, sagemaker.Emulator, sagemaker_example),
     "vertex": (read_vertex, vertex.Emulator, vertex_example),
     "azureml": (read_azureml, azureml.Emulator, lambda options, url: _AZUREML_EXAMPLE.format(url=url)),
 }

@@ -159,6 +159,8 @@ class Emulator(PlatformEmulator):
         if is_in_cloud(self._options.model):
             model = held.enter_context(fetched_model(self._opener(held), self._options.model, stopped))
         if model.is_dir():
+            if {each.name.endswith(".tar.gz") for each in model.iterdir()} == {True}:
+                raise ConfigInvalid(f"{model} has archives, and no model", hint="--multi-model serves each of them")
             return model
         if not model.is_file():
             raise ConfigInvalid(f"there is no {model}", hint="name a folder, a .tar.gz archive, or its address")

@@ -27,6 +27,7 @@ from trident.tools.emulators.sagemaker.archives import (
     ModelArchives,
     unpack,
 )
+from trident.tools.emulators.sagemaker.emulator import Emulator, EmulatorOptions
 from trident.tools.emulators.sagemaker.invocation import ApiError
 
 PLENTY = 1 << 30
@@ -305,3 +306,12 @@ def test_closing_stops_an_unpacking_and_removes_its_files(
     with pytest.raises(ApiError, match="being deleted"):
         archives.put("a.tar.gz")
     assert os.listdir(tmp_path / "models") == []
+
+
+def test_a_folder_of_archives_without_multi_model_is_told_the_option(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.tar.gz").touch()
+    emulator = Emulator(EmulatorOptions(model=str(tmp_path), command=(), environment={}), io.StringIO())
+    with pytest.raises(ConfigInvalid, match="has archives, and no model") as raised:
+        emulator.run(threading.Event())
+    assert raised.value.hint == "--multi-model serves each of them"
