@@ -68,7 +68,10 @@ def set_parameter(request: InferenceRequest, key: str, value: Parameter) -> None
 
 
 def json_parameter(key: str, value: Any) -> Parameter:
-    """Return the JSON value of a model's own parameter. Raises InvalidRequest unless a parameter can hold it."""
+    """Return the JSON value of a model's own parameter; an integer beyond 64 signed bits is a double, as in Triton.
+    Raises InvalidRequest unless a parameter can hold it."""
+    if type(value) is int and not -1 << 63 <= value < 1 << 63:
+        return float(value)
     if not isinstance(value, str | int | float):
         raise InvalidRequest(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
     return value

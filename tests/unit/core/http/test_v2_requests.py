@@ -52,6 +52,11 @@ def test_decode_request_reads_every_field() -> None:
     assert bytes(request.inputs[0].data) == np.array([1, 2], np.int32).tobytes()
 
 
+def test_an_own_parameter_beyond_64_signed_bits_is_a_double_as_in_triton() -> None:
+    request, _ = decode({"parameters": {"a": 2**63 - 1, "b": 2**63, "c": -(2**63)}, "inputs": [tensor()]})
+    assert list(map(repr, request.parameters.values())) == [repr(2**63 - 1), repr(2.0**63), repr(-(2**63))]
+
+
 def test_binary_tensors_are_views_of_the_body_in_order() -> None:
     content = np.arange(4, dtype=np.int32).tobytes()
     document = {
