@@ -6,6 +6,7 @@ and 11.
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import logging
@@ -220,13 +221,16 @@ _WORD: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Inf(?:inity)?', re.DOTALL
 
 
 def parse_json(text: Buffer, location: str = "", pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """The value of `text`, as orjson reads it. As in Triton, the words NaN, Inf and Infinity are numbers, too.
+    """The value of `text`, as orjson reads it. As in Triton, the words NaN, Inf and Infinity are numbers, too, and
+    a byte order mark is ignored.
 
     A number beyond a double, bytes that are not UTF-8, and half of a surrogate pair are refused. `pairs` makes the
     value of an object from its members, with those that are given twice. Raises InvalidRequest with the reason and the
     offset; its text begins with `location` if that is given.
     """
     prefix = f"{location}: " if location else ""
+    if bytes(text[:3]) == codecs.BOM_UTF8:
+        text = text[3:]
     try:
         try:
             document = orjson.loads(text)

@@ -168,6 +168,14 @@ def test_a_wrong_field_is_named_as_by_triton(path: str, values: tuple[Any, ...],
         assert text in caught.value.message
 
 
+@pytest.mark.parametrize("padding", [b"", b" " * 2000], ids=["small", "large"])
+def test_a_byte_order_mark_is_ignored_as_by_triton(padding: bytes) -> None:
+    text = b"\xef\xbb\xbf" + padding + json.dumps({"inputs": [tensor()]}).encode()
+    assert bytes(decode(text)[0].inputs[0].data) == np.array([1, 2], np.int32).tobytes()
+    with pytest.raises(InvalidRequest, match="failed to parse the request JSON buffer"):
+        decode(b"\xef\xbb\xbf" + text)
+
+
 def in_region(**parameters: Any) -> dict[str, Any]:
     item = tensor(parameters={"shared_memory_region": "r"} | parameters)
     del item["data"]
