@@ -161,7 +161,7 @@ class ModelVersion:
         # Notified when the last hold is released, when the wait for it is abandoned, and when a removed instance is
         # closed.
         self._released = threading.Condition()
-        # The instances that were removed and are not closed: they may have sequences.
+        # The instances that were removed and are not closed: they may have sequences or streams.
         self._leaving: list[BackendInstance] = []
         self._holds = 0
         self._is_leaving = False
@@ -327,8 +327,8 @@ class ModelVersion:
     def change_instances(self, added: Sequence[BackendInstance], removed: Sequence[int], config: ModelConfig) -> None:
         """Let `added` serve, end the instances at the indices `removed`, and take `config` as the new configuration.
 
-        Blocks until the removed instances have finished what they run, but not until their sequences have ended. The
-        others continue meanwhile.
+        Blocks until the removed instances have finished what they run, but not until sequences, or the streams of a
+        decoupled model, have ended. The others continue meanwhile.
         """
         assert self._scheduler is not None
         assert self._model is not None
@@ -345,7 +345,7 @@ class ModelVersion:
             threading.Thread(
                 target=self._close_removed, args=(instance, finish), name=f"trident-remove-{self.name}", daemon=True
             ).start()
-        if self.spec.sequence is None:
+        if self.spec.sequence is None and not self.spec.decoupled:
             with self._released:
                 self._released.wait_for(lambda: not any(instance in self._leaving for instance in leaving))
         self.description = self._model.describe()

@@ -268,9 +268,29 @@ def test_a_load_waits_for_no_sequence_of_an_instance_that_it_removes(repository:
     assert repository.settled() == {1: "UNAVAILABLE unloaded"}  # the model is closed after all its instances
 
 
+def test_a_load_waits_for_no_stream_of_an_instance_that_it_removes(repository: Repository) -> None:
+    decoupled = CONFIG + "model_transaction_policy { decoupled: true } "
+    repository.write(1, config=decoupled)
+    repository.load()
+    version, (model,) = repository.model.serving[1], repository.backend.models
+    model.gate.clear()
+    responses: SimpleQueue[InferenceResponse] = SimpleQueue()
+    version.submit(PendingRequest(InferenceRequest("m", [tensor_of((1,))]), responses.put))
+    assert model.begun.acquire(timeout=LIMIT_S)
+    repository.put("config.pbtxt", decoupled + "instance_group { kind: KIND_CPU rate_limiter { priority: 2 } }")
+    repository.load()
+    assert not model.instances[0].is_closed
+    model.gate.set()
+    assert responses.get(timeout=LIMIT_S).error is None
+    until(lambda: model.instances[0].is_closed)
+
+
+def tensor_of(shape: tuple[int, ...]) -> InputTensor:
+    return InputTensor("INPUT0", "INT32", shape, np.zeros(shape, np.int32))
+
+
 def send_of_sequence(version: ModelVersion, sequence: int, flag: str = "") -> None:
-    tensor = InputTensor("INPUT0", "INT32", (1, 1), np.zeros((1, 1), np.int32))
-    request = InferenceRequest("m", [tensor])
+    request = InferenceRequest("m", [tensor_of((1, 1))])
     request.correlation_id, request.sequence_start, request.sequence_end = sequence, flag == "start", flag == "end"
     responses: SimpleQueue[InferenceResponse] = SimpleQueue()
     version.submit(PendingRequest(request, responses.put))
