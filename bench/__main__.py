@@ -11,6 +11,7 @@
     python -m bench python          models in Python beside ONNX models of the same function
     python -m bench scale           scaling rules under bursts, in a simulation
     python -m bench shared_memory   tensors in shared memory beside binary ones
+    python -m bench shapes          front ends and engines on 16 and 64 cores, by a model that is checked
     python -m bench size            lines, functions, names and import cycles of the program
     python -m bench text            embeddings of texts beside other servers and the bare loop
     python -m bench tracing         what tracing costs, off and on
@@ -28,7 +29,8 @@ from importlib import import_module
 
 # Imported when asked for: what some of them measure beside is not installed everywhere.
 PROGRAMS = {
-    name: name for name in ("generation", "guard", "library", "long_bodies", "scale", "size", "text", "tuning", "wrk")
+    name: name
+    for name in ("generation", "guard", "library", "long_bodies", "scale", "shapes", "size", "text", "tuning", "wrk")
 }
 PROGRAMS["models"] = "on_demand"
 
