@@ -144,7 +144,7 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
 
 
 def _say(failure: str, hint: str | None = None) -> int:
-    from trident.app.terminal import say
+    from trident.core.observability.log import say
 
     say(f"{failure}\nhint: {hint}" if hint else failure, sys.stderr)
     return _FAILED

@@ -117,12 +117,6 @@ def _first_request(spec: ModelSpec, place: Place) -> str:
 _NARROWEST = 6
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
-    """Print lines for a person, on stdout by default. Names that a source or a server gave may have control
-    characters, which a terminal would follow."""
-    print("\n".join(map(escaped, text.split("\n"))), file=stream, flush=True)
-
-
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> str:
     """A text table, without a final line break, of at most `width` columns; None: those of the terminal.
 

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trident.core.errors import ConfigInvalid, ServerError, Unsupported
-from trident.core.inference.tensors import Shape
+
+if TYPE_CHECKING:
+    from trident.core.inference.tensors import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,12 @@ def escaped(text: str) -> str:
     return _UNSAFE.sub(_escape, text)
 
 
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print lines for a person, on stdout by default. Names that a source or a server gave may have control
+    characters, which a terminal would follow."""
+    print("\n".join(map(escaped, text.split("\n"))), file=stream, flush=True)
+
+
 def quoted(text: str) -> str:
     """`text` as a JSON string literal on one line. Letters of every script stay readable."""
     return escaped(json.dumps(text, ensure_ascii=False))

@@ -24,11 +24,12 @@ from trident.adapters.common.options import (
     number,
 )
 from trident.app.process.environment import process_environment
-from trident.app.terminal import StatusLine, say, table
+from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.golden import FLOATING, Tolerance
 from trident.core.config.spec import ModelSpec
 from trident.core.http.sample_request import parse_shape
+from trident.core.observability.log import say
 from trident.tools.ask import DEFAULT_URL, with_scheme
 from trident.tools.ask import TOKEN as TOKEN_VARIABLE
 from trident.tools.bench.client import LoadClient

@@ -25,7 +25,7 @@ import numpy as np
 import orjson
 
 from trident.adapters.common.options import BadOption
-from trident.app.terminal import counted, say, table
+from trident.app.terminal import counted, table
 from trident.core.config.golden import (
     EXACT,
     FLOATING,
@@ -42,6 +42,7 @@ from trident.core.errors import ServerError
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count, unpack_bytes, wire_bytes
 from trident.core.lifecycle.golden_check import differences
+from trident.core.observability.log import say
 from trident.tools.bench.client import Broken, HttpConnection, Target, http_request
 from trident.tools.bench.measure import number as figure
 

@@ -26,10 +26,11 @@ from trident.adapters.common.options import (
     integer,
     number,
 )
-from trident.app.terminal import StatusLine, say, table
+from trident.app.terminal import StatusLine, table
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.schema import ModelConfig, decode_config, parse_model_config
 from trident.core.http.sample_request import parse_shape
+from trident.core.observability.log import say
 from trident.tools.bench.measure import measure, started
 from trident.tools.bench.measure import number as figure
 from trident.tools.bench.page import Point, differences_table, grid, html_table, lines, page

@@ -17,7 +17,7 @@ from google.protobuf.text_format import MessageToString
 
 from trident.adapters.common.options import FILE, FOLDER, SWITCH, TEXT, BadOption, BadValue, Kind, Option
 from trident.app.process.environment import process_environment
-from trident.app.terminal import drawn, say
+from trident.app.terminal import drawn
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.spec import ModelSpec
@@ -25,7 +25,7 @@ from trident.core.cuda import gpu_ids
 from trident.core.errors import InvalidRequest, ServerError
 from trident.core.http.sample_request import Place, make_sample, parse_shape, write_request
 from trident.core.inference.tensors import BY_NAME, BYTES, Shape, shape_text
-from trident.core.observability.log import LogOptions, configure_logging
+from trident.core.observability.log import LogOptions, configure_logging, say
 from trident.core.repository.check import ModelCheck, check_model
 from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.repository import BYTECODE, CONFIG_FILE, GOLDEN_REQUESTS, ModelDirectory

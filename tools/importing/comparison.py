@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from trident.app.terminal import say
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.request_check import RequestValidator
@@ -24,6 +23,7 @@ from trident.core.errors import NotInstalled, ServerError
 from trident.core.http.sample_request import SampleInput, SampleRequest, make_sample
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.tensors import BYTES, Array, Shape, shape_text
+from trident.core.observability.log import say
 from trident.core.repository.repository import ModelDirectory, version_path
 from trident.core.scheduling.run_once import run_once
 from trident.tools.importing.sources import Decisions, Options, Plan, run_original

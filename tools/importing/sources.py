@@ -23,7 +23,6 @@ from typing import Any
 
 from google.protobuf.text_format import MessageToString
 
-from trident.app.terminal import say
 from trident.core.backends.fil import DEFAULT_FILES, INPUT, TreeSettings, read_trees
 from trident.core.backends.model_files import content_hint, origin_of, parameters_of, start_of
 from trident.core.backends.pytorch.backend import tensors_of
@@ -33,6 +32,7 @@ from trident.core.config.problem import path_inside
 from trident.core.config.schema import ModelConfig, ModelInput
 from trident.core.errors import InvalidRequest, ServerError
 from trident.core.inference.tensors import Shape
+from trident.core.observability.log import say
 from trident.core.repository.config import read_config
 from trident.core.repository.layout_hints import EXPORTS
 from trident.core.repository.layouts import FolderShape, can_be_model, folder_shape
