@@ -417,6 +417,7 @@ class ModelLoader:
             yield
         if version.memory is None:
             version.memory = new
+            new.processes = lambda: [each.resident_bytes for each in version.processes()]
             self.memory.keep(new)
         else:
             version.memory.add(new)

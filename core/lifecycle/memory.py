@@ -202,15 +202,20 @@ class Holding:
         """At its load and warm-up; empty if that could not be measured."""
         self.returned: dict[str, int] = {}
         """Bytes given back since, because it was idle."""
+        self.processes: Callable[[], Iterable[int]] = tuple
+        """What the processes of the model take now."""
         self._ledger = ledger
 
     @property
     def bytes(self) -> dict[str, int]:
-        """Known bytes by device; requests may have added to them."""
-        return {
+        """Known bytes by device; requests may have added to them, which is known of the model's processes."""
+        found = {
             device: max(self.least.get(device, 0), taken - self.returned.get(device, 0))
             for device, taken in self.taken.items()
         }
+        if CPU in found:
+            found[CPU] = max(found[CPU], sum(self.processes()))
+        return found
 
     def metrics(self) -> tuple[DeviceMemoryMetrics, ...]:
         uuids = self._ledger.devices

@@ -548,7 +548,7 @@ _FAMILIES: tuple[_Family, ...] = (
     (
         "trident_model_memory_bytes",
         "gauge",
-        "Memory of a device that a model version took at its load and warm-up, less what it gave back when idle",
+        "Memory of a device that a model version took at its load, less what it gave back, or what its processes take",
         lambda page: [
             Sample({**labels, "device": each.device, "gpu_uuid": each.gpu_uuid}, each.bytes)
             for labels, entry in page.models

@@ -214,6 +214,15 @@ def test_the_heap_is_trimmed_when_no_load_wants_what_it_has_free() -> None:
     assert (heap.free, heap.budget.read().used) == (0, 0)
 
 
+def test_a_model_whose_processes_have_grown_holds_what_they_take() -> None:
+    heap = Heap()
+    heap.load("first", MIB)
+    second = heap.load("second", MIB)
+    second.processes = lambda: [2 * MIB, 3 * MIB]
+    assert second.bytes == {CPU: 5 * MIB}
+    assert heap.ledger.holders(CPU) == "; held by second 5 MiB, first 1 MiB"
+
+
 def test_the_heap_keeps_a_small_part_of_the_budget_only() -> None:
     heap = Heap()
     for _ in range(3):
