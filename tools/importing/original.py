@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -465,6 +465,7 @@ def from_pickle(path: str, folder: str, asked: Any) -> dict[str, Any]:
         versions = {"": get_latest_tested_opset_version(), "ai.onnx.ml": 3}
         graph = to_onnx(numbered, initial_types=types, options=options, target_opset=versions)
         _divide_labels(graph.graph)
+        _send_missing(graph.graph, model)
         Path(folder, "model.onnx").write_bytes(graph.SerializeToString())
         return {"made": "onnx", **known}
     except ImportError as error:
@@ -490,6 +491,32 @@ def _divide_labels(graph: Any) -> None:
     graph.initializer.append(helper.make_tensor("one dimension", TensorProto.INT64, [1], [-1]))
     graph.node.append(helper.make_node("Reshape", ["labels in one row", "one dimension"], [label.name]))
     del dims[0]
+
+
+def _send_missing(graph: Any, model: Any) -> None:
+    """Let NaN go down the trees of a graph as down those of scikit-learn, which its converter leaves out."""
+    sides: dict[Any, list[Any]] = {}
+    for part in _inside(model):
+        tree: Any = getattr(part, "tree_", None)
+        if hasattr(tree, "missing_go_to_left"):
+            inner = tree.children_left != -1
+            shape = (tuple(tree.feature[inner].tolist()), tuple(tree.children_left[inner].tolist()))
+            sides.setdefault(shape, []).append(tree.missing_go_to_left)
+    for node in graph.node:
+        given = {each.name: each for each in node.attribute}
+        if "nodes_missing_value_tracks_true" not in given:
+            continue
+        names = ("nodes_treeids", "nodes_featureids", "nodes_truenodeids")
+        trees, features, lefts = (np.array(given[name].ints) for name in names)
+        inner = np.array([mode != b"LEAF" for mode in given["nodes_modes"].strings])
+        for number in dict.fromkeys(trees.tolist()):
+            at = np.flatnonzero(trees == number)
+            chosen = at[inner[at]]
+            # Trees of one shape are in the order of the estimators.
+            found = sides.get((tuple(features[chosen].tolist()), tuple(lefts[chosen].tolist())))
+            if found:
+                for place, goes_left in zip(at, found.pop(0), strict=False):
+                    given["nodes_missing_value_tracks_true"].ints[place] = int(goes_left)
 
 
 # --- what estimators of scikit-learn take: numbers, texts, or columns of both
@@ -745,24 +772,30 @@ def _needs(model: Any) -> list[str]:
 
 
 def _modules(model: Any) -> set[str]:
-    found, seen, waiting = set(), set(), [model]
+    return {str(getattr(value, "__module__", None) or type(value).__module__) for value in _inside(model)}
+
+
+def _inside(model: Any) -> Iterator[Any]:
+    """All that a model is made of, in its order."""
+    seen, waiting = set(), [model]
     while waiting:
         value = waiting.pop()
         if id(value) in seen or isinstance(value, (str, bytes, int, float)):
             continue
         seen.add(id(value))
-        found.add(str(getattr(value, "__module__", None) or type(value).__module__))
+        yield value
+        inner: list[Any] = []
         if isinstance(value, Mapping):
-            waiting += value.values()
+            inner = list(value.values())
         elif isinstance(value, (list, tuple, set)):
-            waiting += value
+            inner = list(value)
         elif isinstance(value, np.ndarray):
-            waiting += value.ravel().tolist() if value.dtype.kind == "O" else []
+            inner = value.ravel().tolist() if value.dtype.kind == "O" else []
         elif isinstance(value, partial):
-            waiting += [value.func, *value.args, *value.keywords.values()]
+            inner = [value.func, *value.args, *value.keywords.values()]
         elif not isinstance(value, type):
-            waiting += getattr(value, "__dict__", {}).values()
-    return found
+            inner = list(getattr(value, "__dict__", {}).values())
+        waiting += reversed(inner)
 
 
 ANSWERS: Mapping[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {

@@ -15,6 +15,7 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.tools.importing.command import import_model
 from trident.tools.importing.comparison import Differs, compare
-from trident.tools.importing.original import from_pickle
+from trident.tools.importing.original import _send_missing, from_pickle
 from trident.tools.importing.sources import Options, plans_of
 
 TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
@@ -463,6 +464,24 @@ def test_an_estimator_of_fp32_is_asked_in_fp32(tmp_path: Path) -> None:
     (tmp_path / "narrow.pkl").write_bytes(pickle.dumps(Narrow()))
     made = from_pickle(str(tmp_path / "narrow.pkl"), str(tmp_path), {"inputs": []})
     assert made["outputs"] == [["label", "FP32", []]]
+
+
+def test_missing_numbers_go_where_the_trees_of_an_estimator_send_them() -> None:
+    """Two trees of one shape: a node and its leaves."""
+
+    def fitted(goes_left: int) -> Any:
+        sides = {"children_left": np.array([1, -1, -1]), "missing_go_to_left": np.array([goes_left, 0, 0])}
+        return SimpleNamespace(tree_=SimpleNamespace(feature=np.array([2, -2, -2]), **sides))
+
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", nodes_treeids=[0, 0, 0, 1, 1, 1],
+        nodes_featureids=[2, 0, 0] * 2, nodes_truenodeids=[1, 0, 0] * 2, nodes_missing_value_tracks_true=[0] * 6,
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"] * 2,
+    )  # fmt: skip
+    graph = helper.make_graph([node], "g", [], [])
+    _send_missing(graph, SimpleNamespace(steps=[("forest", SimpleNamespace(estimators_=[fitted(0), fitted(1)]))]))
+    (sent,) = (each.ints for each in graph.node[0].attribute if each.name == "nodes_missing_value_tracks_true")
+    assert list(sent) == [0, 0, 0, 1, 0, 0]
 
 
 def test_labels_are_the_same_or_not_however_large() -> None:
