@@ -219,6 +219,9 @@ class OnnxRuntimeBackend:
         With TensorRT each instance has a session of its own, because runs of one session wait for each other there.
         """
         config = context.config
+        # Triton's backend has its outputs in a sorted map, and so answers them in this order.
+        spec = replace(context.spec, outputs=dict(sorted(context.spec.outputs.items())))
+        context = replace(context, spec=spec)
         plan = self.plan(config, context.path, context.threads)
         ready = [context.prepared()]
         labels: dict[str, tuple[str, ...]] = {}
@@ -231,7 +234,7 @@ class OnnxRuntimeBackend:
             labels.update(found)
             files[placement.device] = file
             prepares = placement.kind is DeviceKind.GPU or is_plugged(config, placement)
-            sizes = run_sizes(session, context.spec, placement) if prepares else None
+            sizes = run_sizes(session, spec, placement) if prepares else None
             if not separated and config.max_batch_size > 0:
                 tried = context.signature or _tried(config, file, session, signature_of(session, config.name))
                 fault = tried.batching_fault
@@ -264,8 +267,8 @@ class OnnxRuntimeBackend:
                 else:
                     session = load(placement)
             options = run_options(settings_on(plan, placement, context.placements))
-            made = make_runner(session, context.spec, placement, options, may_run_inline, close)
-            is_steady = session.get_providers()[0] == CUDA and not made.scalars and may_pad(context.spec, config)
+            made = make_runner(session, spec, placement, options, may_run_inline, close)
+            is_steady = session.get_providers()[0] == CUDA and not made.scalars and may_pad(spec, config)
             return replace(made, steady=steady.get(placement.device) if is_steady else None)
 
         return InProcessModel(

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import ON_CPU, config_of, parameter, spec_of
+from tests.unit.backend_serving import ON_CPU, config_of, parameter, spec_of, tensor_text
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
 from trident.core.backends.backend import LoadContext
 from trident.core.backends.in_process import InProcessModel
@@ -90,6 +90,17 @@ def test_onnx_runtime_accepts_every_option(tmp_path: Path) -> None:
             "execution provider": CPU,
             "threads": "2 intra-op, 2 inter-op",
         }
+
+
+def test_outputs_are_answered_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """Whatever the configuration's order is, as Triton's backend does."""
+    tensors = [tensor_text("input", f"INPUT{n}", "INT32", [16]) for n in range(2)]
+    tensors += [tensor_text("output", f"OUTPUT{n}", "INT32", [16]) for n in (1, 0)]
+    with serving(onnx_models.add_sub(), "max_batch_size: 8\n" + "".join(tensors), tmp_path) as model:
+        row = np.ones((1, 16), np.int32)
+        answers = model.execute([model.request({"INPUT0": row, "INPUT1": row}) for _ in range(2)])
+    for answer in answers:
+        assert [(name, array[0, 0]) for name, array in answer.items()] == [("OUTPUT0", 2), ("OUTPUT1", 0)]
 
 
 def test_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) -> None:
