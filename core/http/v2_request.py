@@ -243,9 +243,8 @@ def _input_hint(item: Any, spec: ModelSpec) -> str:
 
 def _packed(inputs: list[InputTensor]) -> PackedInputs:
     """Small arrays as one run of bytes, which costs less on the rest of the way than an array for each of them."""
-    contents = [tensor.data.tobytes() for tensor in inputs]
-    described = [(each.name, each.datatype, each.shape, len(own)) for each, own in zip(inputs, contents, strict=True)]
-    return PackedInputs(layout_of(described), memoryview(b"".join(contents)))
+    described = [(each.name, each.datatype, each.shape, each.data.nbytes) for each in inputs]
+    return PackedInputs(layout_of(described), memoryview(b"".join([each.data.tobytes() for each in inputs])))
 
 
 def _source_parameters(item: Any) -> dict[str, Any]:
