@@ -299,7 +299,7 @@ def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_i
     count = prod(shape) if shape else 0  # Triton ignores a scalar's data, too
     if count == 0:
         return InputTensor(name, datatype_name, shape, _NOTHING)
-    if not isinstance(content, list | ndarray):
+    if not isinstance(content, (list, ndarray)):
         raise unable("data", _NON_ARRAY)
     datatype = json_datatype(datatype_name, name)
     size = count * datatype.size

@@ -73,8 +73,8 @@ def client(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Cl
     [
         ("numbers", 2**63 - 1, 2**63 - 1, 0, 1),
         ("texts", "später", "später".encode(), -1.0, 2.5),
-        ("unbatched", 2**32 + 5, 5, False, True),
-        ("direct", 2**32 + 2**31, 2**31, 0, 1),
+        ("unbatched", 2**31 - 1, 2**31 - 1, False, True),
+        ("direct", 2**31, 2**31, 0, 1),
         ("python", 77, 77, 0, 1),
     ],
 )

@@ -318,13 +318,13 @@ def test_features_that_need_an_option_name_it() -> None:
 
 
 def test_the_disks_of_logs_and_traces_have_room_and_can_be_written(tmp_path: Path) -> None:
-    options = [f"--log-file={tmp_path}/log", "--trace-config=triton,file=/no/such/folder/trace"]
+    options = ["--log-file=/no/such/folder/log", f"--trace-config=triton,file={tmp_path}/trace"]
 
     def levels(free: int) -> dict[str, Severity]:
         return {line.check: line.level for line in file_lines(settings(tmp_path, *options), lambda folder: free)}
 
-    assert levels(1 << 30) == {"log": Severity.OK, "traces": Severity.FAILED}
-    assert levels((1 << 30) - 1) == {"log": Severity.WARNING, "traces": Severity.FAILED}
+    assert levels(1 << 30) == {"log": Severity.FAILED, "traces": Severity.OK}
+    assert levels((1 << 30) - 1) == {"log": Severity.FAILED, "traces": Severity.WARNING}
     assert list(file_lines(settings(tmp_path))) == []
 
 
