@@ -155,5 +155,5 @@ def main(arguments: Sequence[str]) -> None:
         where = f"{figures.date}, {about['cpu']}, {about['cores']} cores, load average {os.getloadavg()[0]:.1f}."
         before, begin, rest = PAGE.read_text().partition("<!-- measured: shapes -->\n")
         PAGE.write_text("".join((before, begin, where, "\n\n", text, "\n", *rest.partition("<!-- end -->")[1:])))
-        title = "What engines give by the model, each core that is left a front end"
-        PICTURE.write_text(picture(lines(title, series, x="engines", y="1,000 requests/s")))
+        title = "Requests/s by the rule; cores without an engine have a front end"
+        PICTURE.write_text(picture(lines(title, series, x="engines", y="1,000/s")))
