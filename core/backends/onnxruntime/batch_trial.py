@@ -408,6 +408,7 @@ _GPU_SECONDS_AT_MOST = 120.0
 _MADE_UP = 1
 # A change of size is expensive if it takes this many seconds and this many times as long as an execution.
 _LONG_S, _TIMES = 0.002, 3
+_clock = time.perf_counter
 
 
 def run_sizes(session: Any, spec: ModelSpec, placement: Placement) -> SteadySizes | None:
@@ -460,9 +461,9 @@ def _steady_sizes(session: Any, spec: ModelSpec, *, largest: int, ran: Sequence[
     """Return the sizes with the times of executions and of a change. None if changes take little."""
 
     def seconds(feed: dict[str, Any]) -> float:
-        began = time.perf_counter()
+        began = _clock()
         session.run(list(spec.outputs), feed, run_options(SessionSettings()))
-        return time.perf_counter() - began
+        return _clock() - began
 
     larger, smaller = ran[-2:]
     again = changed = float("inf")

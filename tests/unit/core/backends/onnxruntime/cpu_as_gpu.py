@@ -6,7 +6,6 @@ its sessions and runs fail, in the words of ONNX Runtime's CUDA provider.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +25,7 @@ NO_MEMORY = f"{PREFIX}CUDA failure 2: out of memory{_CALL % 'cudaMalloc(&p, size
 class Gpu:
     """`at_session` is how sessions fail, `at_run` the runs of `from_rows` rows or more; "": none does.
 
-    A run with another number of rows than the one before takes `change_s` seconds more.
+    By its `clock` a run takes a millisecond, and `change_s` seconds more with other rows than the one before.
     `sessions` has the providers of all that were made, `runs` the shape of the first input of each run.
     """
 
@@ -36,10 +35,15 @@ class Gpu:
     change_s: float = 0.0
     sessions: list[list[str]] = field(default_factory=list)
     runs: list[tuple[int, ...]] = field(default_factory=list)
+    now_s: float = 0.0
+
+    def clock(self) -> float:
+        return self.now_s
 
     def run(self, shape: tuple[int, ...]) -> None:
         if self.runs and self.runs[-1][:1] != shape[:1]:
-            time.sleep(self.change_s)
+            self.now_s += self.change_s
+        self.now_s += 0.001
         self.runs.append(shape)
         if self.at_run and shape[0] >= self.from_rows:
             raise RuntimeError(self.at_run)

@@ -17,7 +17,7 @@ from tests.unit.backend_serving import config_of, spec_of
 from tests.unit.core.backends.onnxruntime.cpu_as_gpu import LOST, Gpu, install
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving
 from trident.core.backends.backend import LoadContext
-from trident.core.backends.onnxruntime import session
+from trident.core.backends.onnxruntime import batch_trial, session
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend, device_support
 from trident.core.backends.onnxruntime.providers import (
     CPU,
@@ -182,6 +182,7 @@ ACCELERATED = 'optimization { execution_accelerators { gpu_execution_accelerator
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     gpu = Gpu()
     install(gpu, monkeypatch.setattr)
+    monkeypatch.setattr(batch_trial, "_clock", gpu.clock)
     return gpu
 
 
