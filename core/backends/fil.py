@@ -549,7 +549,8 @@ def _read(path: Path, kind: str, settings: TreeSettings) -> Any:
 
 
 def _classes_of(found: re.Match[bytes], content: mmap.mmap) -> int:
-    """The number that a found key has, as C++ reads it: after blanks and a sign, and up to what is no digit."""
+    """Return the value of a found key as C++ reads it: after blanks and a sign, up to the first other character than a
+    digit; 0 without digits."""
     text = ""
     if found[1] is None:
         size = _LENGTHS[found[2]]
