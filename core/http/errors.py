@@ -30,6 +30,7 @@ from trident.core.errors import (
     ErrorCode,
     ErrorHints,
     InvalidRequest,
+    ModelCold,
     ServerError,
     Unsupported,
     has_telling_traceback,
@@ -220,11 +221,13 @@ def header_value(text: str) -> str:
 
 def log_error(error: Exception, status: int, environ: Environ) -> None:
     """Log one line for a client's mistake or an overload, and a traceback for a fault in the server. The console keeps
-    a request that was refused.
+    a request that was refused. A probe of a model that nothing has asked for yet is neither.
 
     The traceback of a 503 or 501 says nothing (a full queue is answered from a callback), and writing one for each
     request would add to an overload.
     """
+    if isinstance(error, ModelCold):
+        return
     path = request_path(environ)
     message = error.log_text if isinstance(error, ServerError) else _refusal(error)[1] or repr(error)
     hint = error.hint if isinstance(error, ServerError) else None

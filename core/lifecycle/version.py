@@ -82,13 +82,21 @@ class PausedInstances:
                 # It is the last one, or was removed, or the version is being unloaded.
                 _log.debug("instance '%s' stays as it is: %s", instance.placement.name, error)
 
-    def remove(self, instance: BackendInstance) -> Callable[[], object]:
-        """Take the instance away for good; see `Scheduler.remove`."""
+    def remove(
+        self, leaving: Sequence[BackendInstance], staying: Sequence[BackendInstance]
+    ) -> Sequence[Callable[[], object]]:
+        """Take `leaving` away for good, before one is waited for: none of them gets another sequence. Returns what
+        `Scheduler.remove` does.
+
+        If all of `staying` are paused, the first one gets work again, because a scheduler keeps an instance.
+        """
         with self._lock:
-            if instance not in self._resting:
-                return self._scheduler.remove(instance)
-            self._resting.remove(instance)
-            return _finished
+            if leaving and all(instance in self._resting for instance in staying):
+                self._resting.remove(staying[0])
+                self._scheduler.add(staying[0])
+            finishing = [_finished if each in self._resting else self._scheduler.remove(each) for each in leaving]
+            self._resting = [each for each in self._resting if each not in leaving]
+        return finishing
 
 
 def _finished() -> None:
@@ -332,16 +340,15 @@ class ModelVersion:
         """
         assert self._scheduler is not None
         assert self._model is not None
+        assert self._resting is not None
         leaving = [self._instances[index] for index in removed]
         for instance in added:
             self._scheduler.add(instance)
         self._instances = [instance for instance in self._instances if instance not in leaving] + list(added)
         self.config = config
-        assert self._resting is not None
-        # All are removed before one is waited for: none of them gets another sequence.
-        finishing = [(instance, self._resting.remove(instance)) for instance in leaving]
+        finishing = self._resting.remove(leaving, self._instances)
         self._leaving += leaving
-        for instance, finish in finishing:
+        for instance, finish in zip(leaving, finishing, strict=True):
             threading.Thread(
                 target=self._close_removed, args=(instance, finish), name=f"trident-remove-{self.name}", daemon=True
             ).start()

@@ -7,6 +7,7 @@ from trident.core.errors import (
     BackendFailed,
     DeadlineExceeded,
     InvalidRequest,
+    ModelCold,
     ModelLoading,
     ModelNotFound,
     OutOfMemory,
@@ -85,6 +86,12 @@ def test_request_of_a_disconnected_client_is_logged_with_the_reason(caplog: pyte
     caplog.set_level("INFO")
     log_error(RequestCancelled(""), 400, {"REQUEST_METHOD": "POST", "PATH_INFO": "/x"})
     assert caplog.messages == ["POST /x: 400 the client went away"]
+
+
+def test_a_probe_of_a_model_that_is_not_in_memory_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    log_error(ModelCold("registered"), 503, {"REQUEST_METHOD": "GET", "PATH_INFO": "/v2/models/a/ready"})
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,20 @@ def test_instances_are_added_in_place(repository: Repository) -> None:
     assert [instance.is_closed for instance in model.instances] == [False, True, True]
 
 
+def test_the_only_instance_that_stays_may_wait_for_its_process(repository: Repository) -> None:
+    repository.write(1, config=MORE_INSTANCES)
+    repository.load()
+    version, (model,) = repository.model.serving[1], repository.backend.models
+    model.on_change(model.instances[0], False)
+    repository.put("config.pbtxt", CONFIG)
+    repository.load()
+    assert [instance.is_closed for instance in model.instances] == [False, True, True]
+    model.on_change(model.instances[0], True)
+    responses: SimpleQueue[InferenceResponse] = SimpleQueue()
+    version.submit(PendingRequest(InferenceRequest("m", [tensor_of((1,))]), responses.put))
+    assert responses.get(timeout=LIMIT_S).error is None
+
+
 def test_a_load_waits_for_no_sequence_of_an_instance_that_it_removes(repository: Repository) -> None:
     """As NVIDIA's qa/L0_model_update has it: the instance without a sequence is gone at once, the others later."""
     sequences = CONFIG + "max_batch_size: 4 sequence_batching { oldest {} max_sequence_idle_microseconds: 3600000000 } "

@@ -114,6 +114,7 @@ def test_an_instance_rests_until_it_serves_again_and_may_be_removed_meanwhile(ma
     resting.change(first, True)
     resting.change(second, False)
     assert served_by() == {first.placement.name}
-    resting.remove(second)()
+    (finish,) = resting.remove([second], [first])
+    finish()
     resting.change(second, True)
     assert served_by() == {first.placement.name}
