@@ -257,10 +257,13 @@ def promises(
         return Promise(replace(engine, batch=batch), rate, 1 << int(math.log2(load)), times[size])
 
     found = [promise(1, 1 if len(times) > 1 else 0)]
-    batches = {size: taken / size for size, taken in times.items() if size > 1 and taken <= _SHARE * target_s}
+    batches = [
+        promise(size, size * items) for size, taken in sorted(times.items()) if size > 1 and taken <= _SHARE * target_s
+    ]
     if batches:
-        best = min(size for size, each_s in batches.items() if each_s <= NEAR * min(batches.values()))
-        found.append(promise(best, best * items))
+        most = max(each.rate for each in batches)
+        # The smallest of those that promise about as much: its requests wait least.
+        found.append(next(each for each in batches if NEAR * each.rate >= most))
         found.sort(key=lambda each: each.rate * (NEAR if each.candidate.batch > 1 else 1), reverse=True)
     return found
 

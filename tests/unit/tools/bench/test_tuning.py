@@ -123,6 +123,8 @@ def test_executions_promise_the_rate_within_cores_and_target() -> None:
     # What is around an execution decides where it takes no time itself.
     assert promised({1: 0.00001, 64: 0.0001}, http_s=0.0001) == {1: (9524, 32), 64: (19394, 128)}
     assert promised({1: 0.025}) == {0: (0, 2)}
+    # Rows that take as long in both: larger batches share what is around an execution among more.
+    assert 64 in promised({1: 0.00001, 16: 0.000016, 64: 0.000064}, http_s=0.00003)
 
 
 @pytest.mark.parametrize(
