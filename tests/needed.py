@@ -1,4 +1,4 @@
-"""What some tests need and `make test` does not install: without it they are skipped.
+"""Requirements that `make test` does not install: the tests that need them are skipped without them.
 
 `.ci/run` installs it, and runs the skipped tests with ALL_INSTALLED=1, so that none is skipped unseen.
 """

@@ -127,7 +127,7 @@ def unwatched(end: Callable[[str], object]) -> None:
 
 @dataclass(slots=True)
 class Preparation:
-    """What an inspection makes for the load after it: `made` is the backend's own, None if it made nothing.
+    """Result of an inspection, for the load after it: `made` is the backend's own object or None.
 
     `threads` is the number that the thread plan grants to one execution.
     """
@@ -136,7 +136,7 @@ class Preparation:
     made: Any = None
 
     def take(self) -> Any:
-        """What was made, which is the caller's then."""
+        """Return `made` and pass its ownership to the caller."""
         made, self.made = self.made, None
         return made
 

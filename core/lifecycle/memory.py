@@ -203,7 +203,7 @@ class Holding:
         self.returned: dict[str, int] = {}
         """Bytes given back since, because it was idle."""
         self.processes: Callable[[], Iterable[int]] = tuple
-        """What the processes of the model take now."""
+        """Returns the bytes that each process of the model uses now."""
         self._ledger = ledger
 
     @property
@@ -399,7 +399,7 @@ class MemoryLedger:
                 self._loads.needs_trim = True
 
     def _known(self, source: Hashable, estimate: Need) -> Need | None:
-        """What the last load from `source` took of the budget, if that can be believed."""
+        """Return what the last load from `source` took of the budget, or None if that measurement is not reliable."""
         last = self._taken.get(source)
         if self.budget is None or last is None or source == self._first or not last.keys() == estimate.keys() == {CPU}:
             return None

@@ -108,7 +108,7 @@ Case = tuple[str, dict[str, str], dict[str, str], dict[str, str]]
 
 
 def case(text: str, provider: str) -> Case:
-    """What parse.py takes: of the session on a GPU that `text` configures, for one of its providers."""
+    """Arguments of parse.py for a GPU session that `text` configures and one of its providers."""
     config = parse_model_config(f'name: "m" backend: "onnxruntime" {text}', "config.pbtxt")
     requests = requested_providers(config, Placement("m_0", DeviceKind.GPU, 0))
     settings = session_settings(config, {})

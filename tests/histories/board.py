@@ -1,4 +1,4 @@
-"""What the processes of a run share, and the judgement of each answer.
+"""State that the processes of a run share, and the judgement of each answer.
 
 An answer is judged by numbers that only grow, read before its request was sent and after it came: the weights that
 each model may have, and the faults that have begun and have ended.
@@ -160,7 +160,7 @@ class Judge:
         )
 
     def judge(self, span: Span, question: Question, outcome: Outcome, transport: str) -> bool:
-        """Whether it was answered, and rightly. False: an error that is explained. Raises Failed."""
+        """Return True for a correct answer and False for an explained error; raise Failed otherwise."""
         try:
             is_answered = self._judge(span, question, outcome)
         except Failed as failure:

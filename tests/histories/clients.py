@@ -25,7 +25,7 @@ from tests.histories.web_socket import SocketAsker
 
 @dataclass(frozen=True)
 class Plan:
-    """What clients ask: the ports of the server, the models, the transports."""
+    """Targets of the clients: the ports of the server, the models, the transports."""
 
     seed: int
     http: int

@@ -205,7 +205,7 @@ class Faults(threading.Thread):
         return f"{process}"
 
     def _is_well(self) -> bool:
-        """Whether every process serves every model. Connections are spread over the front ends."""
+        """True if every process serves every model. Connections are spread over the front ends."""
         if not all(self._answers("/v2/health/ready") for _ in range(20)):
             return False
         index = self._server.json("POST", "/v2/repository/index")

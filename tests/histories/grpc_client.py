@@ -47,7 +47,7 @@ def set_parameter(field: Any, value: Any) -> None:
 
 
 def can_say(question: Question) -> bool:
-    """Whether protobuf has such an id and parameters."""
+    """True if protobuf can express this id and these parameters."""
     try:
         return isinstance(question.id, str) and message_of(question, Random(0)) is not None
     except (ValueError, TypeError):

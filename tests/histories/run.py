@@ -300,7 +300,7 @@ class _Run:
             result.verdict, result.failure = "log", text[max(0, at - 1000) : at + 3000]
 
     def _history(self, failure: dict[str, Any]) -> str:
-        """What happened between the start and the end of the request, to the models that matter for it."""
+        """Events between the start and the end of the request, of the models that it depends on."""
         start = failure.get("began", failure.get("start", 0.0))
         end = failure.get("end", time.monotonic())
         kind = BY_KIND.get(failure.get("model", ""))

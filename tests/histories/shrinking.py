@@ -56,7 +56,7 @@ def _smaller(setting: Setting, result: Result) -> Iterator[Setting]:
 
 
 def command_of(setting: Setting) -> str:
-    """What starts this run."""
+    """The command that starts this run."""
     words = ["python -m tests.histories", f"--seed {setting.seed} --shape {setting.shape}"]
     words.append(f"--seconds {setting.seconds:.0f} --processes {setting.processes} --clients {setting.clients}")
     default = Setting(0, setting.shape, 0)

@@ -1,4 +1,4 @@
-"""What of the core has other values in a simulation, and the search for a schedule in which something fails."""
+"""Replacements in the core for a simulation, and the search for a schedule in which something fails."""
 
 from __future__ import annotations
 

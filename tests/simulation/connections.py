@@ -141,7 +141,7 @@ class Socket:
         return self.is_cut or (self.peer is not None and self.peer._is_closed)
 
     def events(self) -> int:
-        """What it can do now, of READ and WRITE."""
+        """The operations that are possible now: READ, WRITE or both."""
         peer = self.peer
         reads = bool(self.accepted) or self._has_arrived or (not self._arriving and self._has_ended)
         full = peer is not None and not self._has_ended and sum(len(piece) for _, piece in peer._arriving) >= CAPACITY
@@ -281,7 +281,7 @@ SELECT = SimpleNamespace(epoll=Epoll, EPOLLIN=READ, EPOLLOUT=WRITE)
 
 
 class Engine:
-    """What the engine's server asks of its engine."""
+    """The part of an engine that the engine's server uses."""
 
     def __init__(self, find: Callable[[str, int], Any]) -> None:
         self.model = find

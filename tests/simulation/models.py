@@ -84,7 +84,7 @@ class Asked:
 
     @property
     def waits(self) -> bool:
-        """Whether it is in the queue of its model, for the first time."""
+        """True while it is in the queue of its model for the first time."""
         return bool(self.queued_ns) and not self.executions and not self.is_answered
 
     @property
@@ -324,7 +324,7 @@ class Served:
         return self.spec.sequence is not None and self.spec.sequence.is_iterative
 
     def asked_for(self, request: InferenceRequest) -> Asked | None:
-        """What a request belongs to; None for a null request, which fills a slot."""
+        """Return the call that a request belongs to; None for a null request, which fills a slot."""
         if not request.id:
             return None
         asked = self.asked[int(request.id)]

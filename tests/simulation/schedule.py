@@ -62,7 +62,7 @@ ZERO = {"state": np.zeros(1, np.int64)}
 
 
 SHAPES = ("plain", "plain", "queue", "cached", "limited", "ensemble")
-"""What a schedule is about. "queue": the queue and the batches of one model, without changes by the operator."""
+"""Subject of a schedule. "queue": the queue and the batches of one model, without changes by the operator."""
 FOR_EVER = sys.maxsize
 _FETCHED: Any = SimpleNamespace(release=lambda: None)
 
@@ -126,7 +126,6 @@ class Client:
             raise RuntimeError(f"the flush of {self.name} fails")
 
     def note_sent(self) -> None:
-        """What it collected has left."""
         self.collected = 0
         self._progress.set()
 
@@ -754,7 +753,7 @@ class Schedule:
 
 
 def _may_blame(asked: Asked, tag: int, served: Served) -> bool:
-    """Whether `asked` may fail because of the request `tag`: it is that one, or was answered with it, or like it."""
+    """True if `asked` may fail because of the request `tag`: it is that one, or was answered with it, or like it."""
     if served.spec.response_cache and tag != asked.tag:
         return bool(asked.does.fault) or asked.does.end == "cancelled"
     if tag != asked.tag:  # what is answered through senders is not executed again in parts

@@ -1,4 +1,4 @@
-"""What the authors' libraries answer for tiny text models: the rows, the folders, and what was recorded.
+"""Recorded answers of the authors' libraries for tiny text models: the rows, the folders, the recordings.
 
 `python -m tests.text_answers.record` makes the models and asks the libraries; `tests/unit/core/backends/text` asks
 Trident. A row is a kind of model, the files of its folder that differ from the plain ones, and a call.

@@ -80,7 +80,7 @@ class Serving:
 
 
 def checked(tensor: OutputTensor) -> OutputTensor:
-    """What every output must be: contiguous, in the shape that it says, of its datatype's numpy type."""
+    """Assert that each output is contiguous and has its declared shape and its datatype's numpy type."""
     assert tensor.array.flags.c_contiguous
     assert tensor.array.shape == tensor.shape
     return tensor

@@ -1,4 +1,4 @@
-"""What several unit tests are given."""
+"""Fixtures of the unit tests."""
 
 from __future__ import annotations
 

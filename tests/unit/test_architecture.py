@@ -320,7 +320,7 @@ def test_a_broad_except_is_at_a_border() -> None:
 
 
 def catches(source: str) -> bool:
-    """Whether a module catches exceptions of any class without raising again."""
+    """True if the module catches exceptions of any class without raising again."""
     return any(
         isinstance(node, ast.ExceptHandler)
         and any(name in ("Exception", "BaseException", "") for name in caught(node))

@@ -183,7 +183,7 @@ def test_no_compiled_class_replaces_an_attribute_by_a_property() -> None:
 
 
 def python_only_objects(source: str) -> Iterator[str]:
-    """What a module does that the objects of compiled classes do not allow."""
+    """Yield the operations of a module that objects of compiled classes do not allow."""
     modules = {module_name(path) for path in compiled()}
     tree = ast.parse(source)
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}

@@ -1,4 +1,4 @@
-"""What the server, the library and each command ask of the system: no name is looked up, no address but loopback's is
+"""System calls of the server, the library and each command: no name is looked up, no address but loopback's is
 connected to, and no file is written outside the folders that were named.
 
 A program runs all of them in a network namespace of its own, and strace writes down what native code does as well.

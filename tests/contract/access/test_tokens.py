@@ -44,7 +44,7 @@ class Guarded:
         return self.server.request("POST", PATH, BODY, bearer(token))[0]
 
     def settles(self, *wanted: int) -> bool:
-        """Whether every front end answers FIRST and SECOND so."""
+        """True once every front end answers FIRST and SECOND with these statuses."""
         answers = from_each(self.server, lambda: [self.infer(FIRST), self.infer(SECOND)])
         return all(each == list(wanted) for each in answers)
 

@@ -63,7 +63,7 @@ def _script(shell: str) -> str:
 
 
 def bash_matches(line: str, folder: Path, words: Sequence[str] = ()) -> set[str]:
-    """What bash offers for the end of `line` in the directory `folder`; `words` is the line as bash splits it."""
+    """Return bash's completions of `line` in the directory `folder`; `words` is the line as bash splits it."""
     path = folder.parent / "trident.bash"
     path.write_text(_script("bash"))
     bash = [program("bash", "apt install bash"), "--norc", "-c", _BASH, "bash"]
@@ -164,7 +164,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=SHELLS)
 def matches(request: pytest.FixtureRequest, folder: Path) -> Iterator[Matches]:
-    """What the shell offers. Only some add the option before a value, an = or a final slash."""
+    """Completions of the shell. Only some shells add the option before a value, an = or a final slash."""
     with SHELLS[request.param](folder) as offered:
 
         def plain(line: str) -> set[str]:

@@ -76,7 +76,7 @@ for (const [path, object] of JSON.parse(readFileSync(0))) {
 
 
 def refused(objects: list[Object]) -> list[str]:
-    """What the schemas of the Gateway API, KEDA and the Prometheus operator refuse; they take unknown fields.
+    """Return violations of the schemas of the Gateway API, KEDA and the Prometheus operator; they take unknown fields.
 
     Skips without the schemas: npm packages @kubernetes-models/NAME, in the folder that KUBERNETES_MODELS names.
     """
@@ -123,7 +123,7 @@ for each in json.load(sys.stdin):
 
 
 def refused_by_kserve(objects: list[Object]) -> list[str]:
-    """What KServe's SDK refuses of its own objects: unknown fields and missing ones.
+    """Return the errors of KServe's SDK about its own objects: unknown and missing fields.
 
     Skips without the SDK: `pip install --no-deps --target FOLDER kserve six`, in the folder that KSERVE_SDK names.
     """

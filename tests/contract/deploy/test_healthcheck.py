@@ -37,7 +37,6 @@ def healthcheck(pid: int, environment: Mapping[str, str] | None = None) -> tuple
 
 
 def answers(server: ServerProcess) -> bool:
-    """Whether the server is live."""
     try:
         return server.request("GET", "/v2/health/live")[0] == 200
     except OSError:

@@ -261,7 +261,7 @@ def test_value(value: str, given: Any, others: Object, expected: dict[str, Any])
 
 
 def _at(stack: Manifests, place: str) -> Any:
-    """What is at a path that begins with the kind of an object or an attribute of Manifests."""
+    """Return the value at a path that begins with the kind of an object or an attribute of Manifests."""
     first, *path = place.split()
     found = getattr(stack, first) if hasattr(stack, first) else next(iter(stack.of(first)), None)
     for key in path:

@@ -73,7 +73,7 @@ class Site:
         self.url = url
 
     def command(self, action: str, *arguments: str) -> str:
-        """What the command prints; it must succeed."""
+        """Run the command, which must succeed, and return its output."""
         out, errors = io.StringIO(), io.StringIO()
         where = ("--project=my-project", "--location=us-central1", f"--api-endpoint={self.url}")
         status = run([action, *where, *arguments], out, errors, sleep=lambda seconds: time.sleep(seconds / 100))

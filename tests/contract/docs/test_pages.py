@@ -61,7 +61,7 @@ def examples(markdown: str) -> list[Example]:
 
 
 def same(answer: str, expected: str) -> bool:
-    """Whether they are equal except for white space and the last digits of numbers."""
+    """True if they are equal except for white space and the last digits of numbers."""
     answer, expected = ("".join(text.split()) for text in (answer, expected))
     if NUMBER.sub("#", answer) != NUMBER.sub("#", expected):
         return False

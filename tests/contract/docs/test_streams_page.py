@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 
 
 def loudness() -> onnx.ModelProto:
-    """What stands in for the network of the voice detector: all that is loud is speech."""
+    """Stands in for the network of the voice detector: all loud sound is speech."""
     nodes = [
         helper.make_node("Abs", ["input"], ["strength"]),
         helper.make_node("ReduceMax", ["strength"], ["output"], keepdims=1),

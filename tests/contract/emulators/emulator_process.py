@@ -52,7 +52,7 @@ class EmulatorProcess:
 
     platform: str
     open_text: str
-    """What the log has when the API is open."""
+    """The log line that shows that the API is open."""
 
     def __init__(
         self, folder: Path, *arguments: str, ready: bool = True, variables: Mapping[str, str] | None = None

@@ -171,7 +171,7 @@ def topics(moto: S3Emulator) -> Iterator[dict[str, str]]:
 
 
 def message(moto: S3Emulator, topic: str, inference_id: str) -> Any:
-    """What a topic was told of a call."""
+    """The notification about a call that a topic received."""
     with client_of("sqs", moto.endpoint) as sqs:
         url = sqs.get_queue_url(QueueName=topic)["QueueUrl"]
         found: list[Any] = []

@@ -37,7 +37,7 @@ def said(event: bytes) -> str:
 
 
 def speak(port: int) -> list[str]:
-    """What the model says on a bidirectional stream, whose second request is sent after the answer to the first."""
+    """Responses on a bidirectional stream, whose second request is sent after the answer to the first."""
     heard = []
     with contextlib.closing(Caller(port)) as caller:
         assert caller.status() == 200

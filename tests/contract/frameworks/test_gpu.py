@@ -105,7 +105,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def has_generator() -> bool:
-    """Whether ONNX Runtime GenAI is installed with CUDA."""
+    """True if ONNX Runtime GenAI is installed with CUDA."""
     try:
         return bool(metadata.version("onnxruntime-genai-cuda"))
     except metadata.PackageNotFoundError:
@@ -196,7 +196,7 @@ def memory_used() -> int:
 
 
 def model_memory(server: ServerProcess, model: str) -> int:
-    """What the metrics say that a model holds on the GPU."""
+    """GPU memory of a model according to the metrics."""
     page = metrics(server)
     found = re.search(rf'^trident_model_memory_bytes{{.*model="{model}".*}} (\S+)', page, re.MULTILINE)
     assert found, page

@@ -31,7 +31,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def bench(server: ServerProcess, folder: Path, model: str, *options: str, status: int = 0) -> dict[str, Any]:
-    """What the command writes after levels of a tenth of a second."""
+    """Output of the command after levels of a tenth of a second."""
     url = f"127.0.0.1:{server.grpc_port if 'grpc' in options else server.http_port}"
     given = ["bench", model, "-u", url, "-p", "100", f"--output={folder}/found", *options]
     if "--request-rate-range" not in "".join(options):

@@ -39,7 +39,7 @@ RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """What the log has so far, in the order of the requests."""
+    """Records of the log so far, in the order of the requests."""
     texts = [line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines()]
     return sorted(map(json.loads, texts), key=lambda line: str(line["time"]))
 

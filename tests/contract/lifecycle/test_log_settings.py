@@ -48,7 +48,7 @@ def grpc(server: ServerProcess) -> Iterator[triton_grpc.InferenceServerClient]:
 
 
 def is_seen(server: ServerProcess, settings: dict[str, Any]) -> bool:
-    """Whether every front end shows these."""
+    """True if every front end shows these settings."""
     return all(shown == settings for shown in from_each(server, lambda: server.json("GET", "/v2/logging")))
 
 

@@ -74,7 +74,7 @@ def counts(server: ServerProcess, model: str) -> tuple[int, int, int]:
 
 
 def is_hit(server: ServerProcess, model: str) -> bool:
-    """Whether a request is answered from the cache; the answer before it is written a moment later."""
+    """True once a request is answered from the cache, to which the previous answer is written with a delay."""
     before = counts(server, model)
     factor_of(server, model)
     return counts(server, model)[0] > before[0]

@@ -86,15 +86,14 @@ class RemoteServer(ServerProcess):
         return until(lambda: [one for one in front_ends_of(self) if one != engine], "there are no front ends")
 
     def says(self, text: str) -> bool:
-        """Whether the log contains `text`."""
         return text in self.log_text()
 
     def is_live(self) -> bool:
-        """Whether a front end answers the liveness probe with 200."""
+        """True if a front end answers the liveness probe with 200."""
         return self._says("live")
 
     def is_ready(self) -> bool:
-        """Whether a front end answers the readiness probe with 200."""
+        """True if a front end answers the readiness probe with 200."""
         return self._says("ready")
 
     def _says(self, health: str) -> bool:

@@ -29,7 +29,6 @@ class EmulatorProcess:
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Whether it is ready."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -50,7 +50,7 @@ IN_FRONT_END = ("client-before", "client-after", "client-answered")
 
 
 def fault_of(identifier: str, *places: str) -> Exception | None:
-    """What to raise at one of `places` for the request with this id."""
+    """Exception to raise at one of `places` for the request with this id."""
     if not identifier.startswith(MARK):
         return None
     *place, kind, _ = identifier.removeprefix(MARK).split("-")

@@ -156,7 +156,7 @@ class Held:
         return Held(resident_mb(server), threads, open_files(server))
 
     def is_within(self, before: Held, growth_mb: int) -> bool:
-        """Whether it is no more than before, with room for a connection and a thread that is ending."""
+        """True if usage is as before, with an allowance for a connection and a thread that are ending."""
         return (
             self.memory <= before.memory + growth_mb
             and self.threads <= before.threads + 2

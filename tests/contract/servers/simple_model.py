@@ -46,7 +46,7 @@ def good_body(seed: int = 0) -> bytes:
 
 
 def is_good_answer(answer: bytes, seed: int = 0) -> bool:
-    """Whether `answer` is the JSON answer to `good_body(seed)`."""
+    """True if `answer` is the JSON answer to `good_body(seed)`."""
     outputs = json.loads(answer).get("outputs", [])
     first = np.arange(seed, seed + WIDTH)
     return [output["data"] for output in outputs] == [(first + 3).tolist(), (first - 3).tolist()]

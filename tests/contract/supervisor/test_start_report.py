@@ -1,4 +1,4 @@
-"""What a person sees who starts a server: a report that fits, in colours on a terminal only, and a request to copy."""
+"""The report of a start on the terminal: its width, its colours, and a request to copy."""
 
 from __future__ import annotations
 

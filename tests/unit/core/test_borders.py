@@ -767,7 +767,7 @@ class FaultyScheduler:
 
 
 class Loaded:
-    """What a version serves, and its files."""
+    """The loaded files of a version, which describe nothing."""
 
     def describe(self) -> dict[str, str]:
         return {}
@@ -982,7 +982,7 @@ CHAIN = "a(X=i:Y=t)", "b(X=t:Y=o)"
 
 
 def raising_for(fault: Exception, value: int, when: str) -> Callable[[Step], None]:
-    """What a step's model does at once: it raises for a request with `value`, or answers with one more."""
+    """Return a model of a step that raises for a request with `value` and answers others with one more."""
 
     def answer(step: Step) -> None:
         given = step.inputs()["X"]

@@ -254,7 +254,7 @@ class Server:
         self._decoder = MessageDecoder(self._engine.model)
 
     def answer(self, sent: Sent) -> tuple[list[str], object]:
-        """What the model saw, and the whole answer."""
+        """The request as the model received it, and the whole answer."""
         self._engine.seen = []
         answer = self._http(sent) if sent[0] == "http" else self._grpc(sent[2])
         return self._engine.seen, answer

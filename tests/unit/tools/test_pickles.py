@@ -1,4 +1,4 @@
-"""What is said of pickles that are trusted, and of those in a repository."""
+"""Messages about trusted pickles and about those in a repository."""
 
 from __future__ import annotations
 

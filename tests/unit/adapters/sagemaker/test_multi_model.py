@@ -157,7 +157,7 @@ def test_a_loaded_model_stays_and_only_an_unload_lets_it_go(tmp_path: Path) -> N
 
 
 def test_a_registered_model_is_loaded_by_the_start(tmp_path: Path) -> None:
-    """What a restarted engine learns of its predecessor."""
+    """State that a restarted engine receives from its predecessor."""
     write(tmp_path / "a", "model", 1)
     with unstarted(control_mode="demand") as bench:
         bench.engine.load_directory("a", f"{tmp_path}/a/model", "origin")

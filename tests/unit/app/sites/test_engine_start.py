@@ -1,4 +1,4 @@
-"""What is imported for a start, and what the watch of it says."""
+"""Imports of a start, and its progress in the log."""
 
 from __future__ import annotations
 

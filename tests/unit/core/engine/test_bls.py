@@ -53,7 +53,7 @@ def failure(bench: Bench, asked: InferenceRequest) -> ServerError:
 
 
 def is_refused(bench: Bench) -> bool:
-    """Whether a front end's request finds the server stopping."""
+    """True if a front end's request is refused because the server stops."""
     responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
     bench.engine.model("simple").submit(PendingRequest(request(), responses.put))
     error = responses.get(timeout=LIMIT_S).error

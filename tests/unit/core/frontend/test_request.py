@@ -1,4 +1,4 @@
-"""What a request asks for: its version, its headers, the model if it names none, and the classes of an output."""
+"""Parsing of a request: its version, its headers, the default model, and the classes of an output."""
 
 from __future__ import annotations
 

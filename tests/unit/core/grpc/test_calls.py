@@ -1,4 +1,4 @@
-"""What every call has: its head, its line in the access log, and its count in the metrics."""
+"""Properties of every call: its head, its line in the access log, and its count in the metrics."""
 
 from __future__ import annotations
 

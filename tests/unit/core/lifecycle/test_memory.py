@@ -282,7 +282,7 @@ model_warmup { name: "large" batch_size: 4096
 """
 )
 OUTPUTS = 32 * MIB
-"""What the outputs of the warm-up take of the arena."""
+"""Bytes of the arena that the outputs of the warm-up take."""
 
 
 class Arena:

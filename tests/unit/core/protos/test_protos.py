@@ -23,7 +23,7 @@ HEALTH = "grpc/health/v1/health.proto"
 
 
 def declared(file: Any) -> FileDescriptorProto:
-    """What a file declares, without the forms in which one compiler writes what another leaves out."""
+    """Declarations of a file, normalized over the differences between compilers."""
     found = FileDescriptorProto.FromString(file.serialized_pb)
     messages = list(found.message_type)
     for message in messages:

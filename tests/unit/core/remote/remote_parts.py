@@ -236,7 +236,7 @@ class ByHand:
         return self._frames.pop(0)
 
     def is_cut_off(self) -> bool:
-        """Whether the engine ends the connection; reads what it sends before."""
+        """Read to the end of the connection; True if the engine ended it."""
         try:
             while self.sock.recv(1 << 16):
                 pass

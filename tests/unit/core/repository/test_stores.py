@@ -260,7 +260,7 @@ def ask(
 
 
 def fits(checksum: Checksum) -> bool:
-    """Whether HASHED has this checksum."""
+    """True if HASHED has this checksum."""
 
     def run(pieces: list[bytes]) -> Hash:
         hashed = checksum.make()

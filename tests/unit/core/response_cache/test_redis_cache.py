@@ -86,7 +86,7 @@ def look_up(cache: RedisCache, key: bytes, fault_of: FaultOf = fits) -> CachedRe
 
 
 def kept(cache: RedisCache, key: bytes) -> CachedResponse:
-    """What is found once the writing thread has written it."""
+    """Return the cached response once the writing thread has stored it."""
     return until(lambda: look_up(cache, key))  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""What a cached response is, and the key under which it is kept."""
+"""Cached responses and their keys."""
 
 from __future__ import annotations
 

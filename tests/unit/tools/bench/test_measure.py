@@ -1,4 +1,4 @@
-"""What levels say: percentiles, the knee, intervals, the verdict on a difference, and perf_analyzer's columns."""
+"""Results of levels: percentiles, the knee, intervals, the verdict on a difference, and perf_analyzer's columns."""
 
 from __future__ import annotations
 

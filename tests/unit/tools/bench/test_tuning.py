@@ -1,4 +1,4 @@
-"""What `trident tune` searches: candidates as configurations, the space that is left, and what counts as better."""
+"""The search of `trident tune`: candidates as configurations, the remaining space, and the ranking."""
 
 from __future__ import annotations
 

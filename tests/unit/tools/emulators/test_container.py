@@ -1,4 +1,4 @@
-"""What the emulators of all platforms share: the client of the container, its environment and files, and the report."""
+"""Shared parts of the emulators: the client of the container, its environment and files, and the report."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ REFUSED = "error: "
 
 
 class Hostile:
-    """What is pickled of it writes the file when it is read."""
+    """An object whose pickle writes the marker file when it is read."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, (MARK,)
@@ -416,7 +416,7 @@ def test_a_name_of_a_source_is_no_configuration(tmp_path: Path) -> None:
 
 
 def test_a_package_of_torch_reads_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch.export.load reads a second time as any pickle, if it is none of tensors only."""
+    """torch.export.load reads a file that is not a pickle of tensors only a second time, as any pickle."""
     torch = needed.package("torch")
     monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
     torch.export.save(torch.export.export(torch.nn.Linear(4, 2), (torch.zeros(2, 4),)), tmp_path / "good.pt2")

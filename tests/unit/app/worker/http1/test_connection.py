@@ -126,7 +126,7 @@ class Waiting:
         return echo(environ, start_response)
 
     def look(self, after_s: float = 0) -> bool:
-        """Whether the client is gone, so long after the last look."""
+        """True if the connection reports a disconnected client this long after the last check."""
         until(lambda: self.client_gone is not None)
         self._served.connections.clock.now += after_s
         assert self.client_gone is not None

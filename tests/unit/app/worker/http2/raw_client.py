@@ -36,7 +36,7 @@ class Frame:
 
 
 class Call:
-    """What the application has of one stream. `answer` is called when the client has sent everything."""
+    """The application's side of one stream. `answer` is called when the client has sent everything."""
 
     def __init__(self, stream: CallStream, head: Any, answer: Callable[[Call], None]) -> None:
         self.stream = stream
@@ -147,7 +147,7 @@ class RawClient:
         return self.taken()
 
     def taken(self) -> list[Frame]:
-        """What the server has sent since the last time. Its socket takes everything."""
+        """Return the bytes that the server has sent since the last call. Its socket takes everything."""
         whole = b""
         while self.protocol.out_size:
             parts, size = self.protocol.outbox.take()

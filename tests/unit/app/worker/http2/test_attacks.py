@@ -60,7 +60,7 @@ class UnstoppableApplication(RecordingApplication):
 
 @contextmanager
 def bounded(size: int) -> Iterator[None]:
-    """What the block leaves behind, and what it needs meanwhile, is at most `size` bytes."""
+    """Assert that the block allocates at most `size` bytes, at its peak as well."""
     tracemalloc.start()
     try:
         yield

@@ -120,7 +120,7 @@ class Walk:
     # The client
 
     def send(self, content: bytes) -> bool:
-        """Whether the connection goes on."""
+        """Send `content` in random pieces; True while the connection is open."""
         size = len(content)
         cuts = sorted(self.random.randrange(size + 1) for _ in range(self.random.choice((0, 0, 0, 1, 3))))
         for start, end in zip([0, *cuts], [*cuts, size], strict=True):

@@ -153,7 +153,7 @@ def numpy_datatype(array: np.ndarray[Any, Any]) -> str:
 
 
 class Answers:
-    """What a stub writes, and how the server reads it."""
+    """Writes records as a stub does and reads them as the server does."""
 
     def __init__(self, *tensors: str, strict: bool = False) -> None:
         self.memory = Memory()

@@ -231,7 +231,7 @@ Prepared = Callable[[object], StubEnvironment]
 
 @pytest.fixture
 def prepared(model: Path, settings: EnvironmentSettings) -> Prepared:
-    """What the model gets that names this path."""
+    """Prepares the environment of a model that names a path."""
     return lambda path: prepare(model, {"EXECUTION_ENV_PATH": str(path)}, settings)
 
 

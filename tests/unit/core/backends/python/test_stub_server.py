@@ -252,7 +252,7 @@ OWN = {"trident_stub", "c_python_backend_utils", "numpy"}
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """What the module imports while it runs, as dotted names; relative ones are the package's own."""
+    """Imports that the module executes, as dotted names; relative ones are the package's own."""
     elsewhere = {
         id(line)
         for node in ast.walk(tree)

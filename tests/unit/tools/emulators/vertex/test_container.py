@@ -1,4 +1,4 @@
-"""What Vertex AI gives a container: artifacts, arguments and variables; and its probes."""
+"""Vertex AI's artifacts, arguments and variables of a container, and its probes."""
 
 from __future__ import annotations
 
