@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec
-from trident.core.errors import InvalidRequest, Unsupported
-from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
+from trident.core.errors import InvalidRequest
+from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, check_correlation_id
 from trident.core.inference.response import RegionInput
 from trident.core.inference.tensors import (
     BY_NAME,
@@ -40,7 +40,6 @@ _BATCH_NOTE: Final = (
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
 _MAX_FORMS: Final = 256
-_LONGEST_ID: Final = 128
 
 # The number of items, and the batch key: a value that must be equal within a batch, or None without a condition.
 BatchForm = tuple[int, tuple[object, ...] | None]
@@ -87,13 +86,8 @@ class RequestValidator:
                     f"unexpected inference output '{unknown}' for model '{self._spec.name}'",
                     hint=f"the outputs are: {', '.join(self._spec.outputs)}",
                 )
-        correlation_id = request.correlation_id
-        if isinstance(correlation_id, str):
-            if len(correlation_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
-                raise Unsupported(f"string correlation ID cannot be longer than {_LONGEST_ID} characters")
-        elif not 0 <= correlation_id < 1 << 64:
-            text = f"the correlation ID {correlation_id} is not an unsigned 64-bit integer"
-            raise InvalidRequest(f"{request.log_prefix}{text}")
+        if request.correlation_id:
+            check_correlation_id(request.correlation_id, request.log_prefix)
         inputs = request.inputs
         if type(inputs) is not PackedInputs:
             return self._check_inputs(request)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import InvalidRequest, ModelNotFound, ServerError, Unsupported
 from trident.core.frontend.request import RESERVED_PREFIX, set_parameter, version_number
-from trident.core.inference.request import InferenceRequest, Parameter
+from trident.core.inference.request import InferenceRequest, Parameter, check_correlation_id
 
 _NOT_LISTED: Final = (False, 0)
 _log = logging.getLogger("trident.server")
@@ -83,7 +83,7 @@ class ParameterForm(NamedTuple):
 
 
 def read_parameters(parameters: Mapping[str, Any], request: InferenceRequest, form: ParameterForm) -> bool:
-    """Set the parameters in `request`; returns the protocol's flag. Raises InvalidRequest."""
+    """Set the parameters in `request`; returns the protocol's flag. Raises InvalidRequest and Unsupported."""
     flag = False
     for key, value in parameters.items():
         if key == form.flag:
@@ -94,6 +94,7 @@ def read_parameters(parameters: Mapping[str, Any], request: InferenceRequest, fo
             request.timeout_us = form.timeout(key, value)
         elif key == "sequence_id":
             request.correlation_id = form.correlation_id(key, value)
+            check_correlation_id(request.correlation_id, request.log_prefix)
         elif key == "sequence_start":
             request.sequence_start = form.boolean(key, value)
         elif key == "sequence_end":

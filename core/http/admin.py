@@ -278,7 +278,7 @@ def _body_parameters(front_end: HttpFrontEnd, environ: Environ) -> dict[str, Any
 def log_settings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """The settings, after the changes in the body of a POST. A setting that is null is not changed."""
     if environ["REQUEST_METHOD"] == "POST":
-        document = read_object(environ, front_end.options.max_input_size)
+        document = read_object(environ, front_end.options.max_input_size, may_be_empty=False)
         wanted = {name: value for name, value in document.items() if value is not None}
         for levels in changed_settings(wanted, _boolean, _unsigned, _text, "--"):
             front_end.bridge.run(front_end.engine.change_log, levels)
@@ -291,7 +291,7 @@ def trace_settings(front_end: HttpFrontEnd, environ: Environ, model: str = "") -
     if model:
         check_ready(lambda: run(engine.is_model_ready, model), model)
     if environ["REQUEST_METHOD"] == "POST":
-        document = read_object(environ, front_end.options.max_input_size)
+        document = read_object(environ, front_end.options.max_input_size, may_be_empty=False)
         if document:
             changes = wanted_changes(document, lambda: run(engine.trace_settings, model), _texts, _text, "")
             run(engine.change_trace, model, changes)
@@ -343,7 +343,7 @@ def memory_status(front_end: HttpFrontEnd, environ: Environ, kind: str, region: 
 def register_memory(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
     check_allowed(allowed=front_end.options.allow_client_shm)
     check_region_name(region, kind)
-    document = read_object(environ, front_end.options.max_input_size)
+    document = read_object(environ, front_end.options.max_input_size, may_be_empty=False)
     engine = front_end.engine
     if RegionKind(kind) is RegionKind.SYSTEM:
         key = _text("key", _field(document, "key"))

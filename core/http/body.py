@@ -119,10 +119,10 @@ def read_input(environ: Environ, most: int = -1) -> bytes:
     return content
 
 
-def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> dict[str, Any]:
-    """The JSON object in the body, {} for an empty body. Raises InvalidRequest with Triton's texts."""
+def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT, *, may_be_empty: bool = True) -> dict[str, Any]:
+    """The JSON object in the body, {} for an empty body if that may be. Raises InvalidRequest with Triton's texts."""
     content = read_body(environ, limit, cure)
-    if not content:
+    if not content and may_be_empty:
         return {}
     document = parse_json(content)
     if not isinstance(document, dict):

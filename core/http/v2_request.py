@@ -211,13 +211,12 @@ def _read_inputs(
             inputs.append(tensor)
             continue
         size = unsigned("binary_data_size", parameters["binary_data_size"])
-        if tail is None and size:
-            raise InvalidRequest(BINARY_WITHOUT_HEADER)
         end = offset + size
         if end > len(rest):
             raise InvalidRequest(
                 f"unexpected size for input '{name}', expecting {end - len(rest)} additional bytes "
-                f"for model '{spec.name}'"
+                f"for model '{spec.name}'",
+                hint=BINARY_WITHOUT_HEADER if tail is None else None,
             )
         inputs.append(InputTensor(name, datatype, shape, rest[offset:end]))
         offset = end

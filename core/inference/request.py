@@ -10,7 +10,21 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.inference.tensors import BY_NAME, Array, PackedTensors, Shape, array_of
+
+_LONGEST_ID: Final = 128
+
+
+def check_correlation_id(correlation_id: int | str, prefix: str) -> None:
+    """Raise Unsupported for a text that is too long, and InvalidRequest, whose text begins with `prefix`, for a number
+    that has not 64 bits."""
+    if isinstance(correlation_id, str):
+        if len(correlation_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
+            raise Unsupported(f"string correlation ID cannot be longer than {_LONGEST_ID} characters")
+    elif not 0 <= correlation_id < 1 << 64:
+        raise InvalidRequest(f"{prefix}the correlation ID {correlation_id} is not an unsigned 64-bit integer")
+
 
 # Source: docs/spec/trace-and-log.md sections 2 and 4.
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, strings, values
 from tests.unit.core.http.payloads.payload_models import one
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import InvalidRequest, ServerError
+from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.http.payloads.inference import BinaryType
 from trident.core.http.v2_request import decode_request
 from trident.core.inference.response import RegionInput, RegionRequest
@@ -121,7 +121,7 @@ WRONG: list[tuple[str, tuple[Any, ...], str]] = [
     ("inputs.0.parameters.shared_memory_offset", (None, *UNSIGNED_NOT), "Unable to parse 'shared_memory_offset': "),
     ("inputs.0", ({"parameters": {"binary_data_size": -1}},), "Unable to parse 'name': "),
     ("inputs.0", (sized(-1), sized(None)), f"Unable to parse 'binary_data_size': {NOT_UNSIGNED}"),
-    ("inputs.0", (sized(4),), "must specify valid 'Infer-Header-Content-Length' in request header and "),
+    ("inputs.0", (sized(4),), "unexpected size for input 'IN', expecting 4 additional bytes for model 'm'"),
     ("inputs.0", (tensor(parameters=REGION | {"binary_data_size": 1}),), "'data' 'binary_data_size' 'shared_memory_r"),
     # Of two faults, the error is about the one that Triton comes to first.
     ("inputs.0", (tensor(shape=[1, 2], datatype="FP16", data=1),), f"Unable to parse 'data': {NOT_ARRAY}"),
@@ -166,6 +166,12 @@ def test_a_wrong_field_is_named_as_by_triton(path: str, values: tuple[Any, ...],
         with pytest.raises(InvalidRequest) as caught:
             decode(padding + json.dumps(with_field(path, value)).encode())
         assert text in caught.value.message
+
+
+def test_a_long_sequence_id_is_refused_before_the_inputs_are_read_as_by_triton() -> None:
+    document = with_field("parameters.sequence_id", "x" * 129) | {"inputs": 1}
+    with pytest.raises(Unsupported, match="string correlation ID cannot be longer than 128 characters"):
+        decode(json.dumps(document).encode())
 
 
 @pytest.mark.parametrize("padding", [b"", b" " * 2000], ids=["small", "large"])

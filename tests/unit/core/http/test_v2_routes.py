@@ -144,6 +144,13 @@ def test_invalid_changes_change_nothing(client: Client, body: Any, status: int, 
     assert client.get("/v2/trace/setting").data == START
 
 
+@pytest.mark.parametrize("path", ["trace/setting", "logging", "systemsharedmemory/region/r/register"])
+def test_a_change_without_a_body_is_no_json_as_in_triton(memory_client: Client, path: str) -> None:
+    answer = memory_client.post(f"/v2/{path}")
+    assert answer.status_code == 400
+    assert answer.get_json()["error"].startswith("failed to parse the request JSON buffer: ")
+
+
 # --- shared memory
 
 
@@ -160,7 +167,7 @@ def memory_client(engine: FakeEngine) -> Client:
 @pytest.mark.parametrize(
     ("kind", "body", "text"),
     [
-        ("system", None, "Shared memory register request has no 'key' field"),
+        ("system", {}, "Shared memory register request has no 'key' field"),
         ("system", {"key": "/k"}, "Shared memory register request has no 'byte_size' field"),
         ("system", {"key": 1, "byte_size": 1}, NON_STRING),
         ("system", {"key": "/k", "byte_size": "1"}, NON_UNSIGNED),
