@@ -202,6 +202,8 @@ class V2Application(HttpFrontEnd):
             group = PAGE if route.open_get and method == "GET" else route.group
             for check in self._guards:
                 check(group, partial(header_of, environ))
+            if "%" in arguments.get("model", ""):
+                arguments = self.named(arguments)
             if method in route.methods:
                 reply = route.view(self, environ, **arguments)
             elif method == "OPTIONS" and self.answers_options:
@@ -268,24 +270,22 @@ class V2Application(HttpFrontEnd):
         target = request_target(environ)
         path = path_of(target)
         found = self.infer_path(path)
-        if found is not None and "%" in path:
-            return found[0], self.named(found[1])
         # Targets with a query are not remembered: a client may make up as many as it likes for one path.
         if found is not None and len(path) == len(target) and "RAW_URI" in environ:
             self._infer_paths[target] = found
         return found
 
     def named(self, arguments: dict[str, str]) -> dict[str, str]:
-        """The arguments of a route. Percent-encoding is taken off the model's name if only then a model is named so."""
-        name = arguments.get("model", "")
-        if "%" in name and not self._knows(name) and self._knows(decoded := unquote(name)):
-            return {**arguments, "model": decoded}
-        return arguments
+        """The arguments of a route whose model's name has a percent sign. Percent-encoding is taken off it if only then
+        a model is named so."""
+        name, decoded = arguments["model"], unquote(arguments["model"])
+        return {**arguments, "model": decoded} if not self._knows(name) and self._knows(decoded) else arguments
 
     def _knows(self, name: str) -> bool:
-        """True if a model has that name, even one that does not serve."""
+        """True if a model has that name, even one that does not serve. Loads none."""
         try:
-            self.engine.model_spec(name, -1)
+            if self.engine.model_nowait(name) is None:
+                self.bridge.run_long(self.engine.is_model_ready, name, -1)
         except ModelNotFound:
             return False
         except ServerError:

@@ -115,7 +115,7 @@ class FlaskApp(Flask):
         def view(**arguments: str) -> Response:
             if route.group == HEALTH:
                 request.environ[PROBE_KEY] = True
-            return _response(self._application.answer(request.environ, route, self._application.named(arguments)))
+            return _response(self._application.answer(request.environ, route, arguments))
 
         return view
 

@@ -86,6 +86,22 @@ def test_both_ways_reach_the_view(application: Recording, path: str, model: str,
     assert short[0][0] == "200 OK"
 
 
+def test_a_name_in_percent_encoding_is_looked_for_when_its_client_may_ask_and_loads_nothing() -> None:
+    application = Recording(restricted=parse_restricted(["inference:key=value"]))
+    engine: Any = application.engine
+    looked: list[str] = []
+    engine.model_nowait = lambda name, version=-1: looked.append(name)
+    engine.model_spec = engine.model = None
+    path = "/v2/models/simpl%65/infer"
+    assert call(application, path)[0] == "403 Forbidden"
+    assert "simple" not in looked
+    looked.clear()
+    for way in (application, application.wsgi_app):
+        assert call(way, path, HTTP_KEY="value")[0] == "200 OK"
+    assert application.seen == [("simple", "")] * 2
+    assert looked == ["simpl%65", "simple"] * 2
+
+
 def page_of(application: V2Application) -> str:
     return request_metrics_page(application.request_metrics).decode()
 
