@@ -344,9 +344,11 @@ class ModelVersion:
         leaving = [self._instances[index] for index in removed]
         for instance in added:
             self._scheduler.add(instance)
-        self._instances = [instance for instance in self._instances if instance not in leaving] + list(added)
+            self._instances.append(instance)
+        staying = [instance for instance in self._instances if instance not in leaving]
+        finishing = self._resting.remove(leaving, staying)
+        self._instances = staying
         self.config = config
-        finishing = self._resting.remove(leaving, self._instances)
         self._leaving += leaving
         for instance, finish in zip(leaving, finishing, strict=True):
             threading.Thread(
