@@ -81,7 +81,8 @@ class GenaiBackend:
         for name in (*_LIMITS, _CACHE_TOKENS, _THREADS):
             _limit(config, name)
         if not names_python(config):
-            check_installed(_FRAMEWORK, "genai", config.name)
+            for package in (_FRAMEWORK, "tokenizers"):
+                check_installed(package, "genai", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version: a process for each instance. Raises a ServerError."""

@@ -308,10 +308,12 @@ def completed(
     tools: Tools | None = None
     prompts: Sequence[str | list[int]]
     if form.is_chat:
-        prompt, tools = _prompt_of_chat(front_end, model.spec, body)
+        prompt, tools, has_template = _prompt_of_chat(front_end, model.spec, body)
         prompts = [prompt]
-        if tools is not None and tools.guide is not None:
-            body = {**body, "guided_json": tools.guide}
+        if has_template and model.spec.backend == GENAI and body.get("add_special_tokens") is None:
+            body = {**body, "add_special_tokens": False}  # the template writes them
+        if tools is not None and model.spec.backend == GENAI:
+            body = _guided_by(tools, body)
     else:
         prompts = _prompts(body)
     n = choices_of_each(body, prompts)
@@ -341,6 +343,21 @@ def completed(
         reply = json_reply({**head, "object": form.whole, "choices": choices, "usage": _usage(accounts, n)})
     add_load(front_end, environ, reply.headers, name)
     return reply
+
+
+def _guided_by(tools: Tools, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options of a chat with `tools`. Raises InvalidRequest if others of them keep calls from the text."""
+    form = body.get("response_format")
+    if tools.guide is None:
+        is_free = not isinstance(form, dict) or form.get("type") not in ("json_object", "json_schema")
+        if is_free or tools.form is CallForm.LLAMA:  # whose calls are JSON
+            return body
+        raise InvalidRequest("'response_format' keeps the model from calling 'tools'", hint="or send tool_choice none")
+    for name in body:
+        if name.startswith(("guided_", "structured_")) and body[name] is not None:
+            raise InvalidRequest(f"'{name}' guides the text, and 'tool_choice' wants calls in its place: send one")
+    # That form is one of the text, and there is no text.
+    return {**body, "response_format": None, "guided_json": tools.guide}
 
 
 def _refuse_unknown(form: CompletionForm, body: Mapping[str, Any]) -> None:
@@ -663,8 +680,12 @@ def _prompts(body: Mapping[str, Any]) -> list[str | list[int]]:
     return prompts
 
 
-def _prompt_of_chat(front_end: HttpFrontEnd, spec: ModelSpec, body: Mapping[str, Any]) -> tuple[str, Tools | None]:
+def _prompt_of_chat(
+    front_end: HttpFrontEnd, spec: ModelSpec, body: Mapping[str, Any]
+) -> tuple[str, Tools | None, bool]:
+    """The prompt, the tools that may be called, and whether the model has a template of its own."""
     config = front_end.bridge.run(front_end.engine.model_config(spec.name).parse)
     parameters = {key: value.string_value for key, value in config.parameters.items()}
     prompt = str(front_end.bridge.run(chat_prompt, spec.name, parameters, body))
-    return prompt, tools_of(body, chosen_template(spec.name, parameters, body), can_guide=spec.backend == GENAI)
+    tools = tools_of(body, chosen_template(spec.name, parameters, body), can_guide=spec.backend == GENAI)
+    return prompt, tools, any(name.startswith("chat_template") for name in parameters)

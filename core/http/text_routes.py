@@ -52,7 +52,7 @@ _MOST_TEXTS = 1 << 16
 _OPTIONS = "parameters"
 _CUT = frozenset({"truncate", "truncation_direction"})
 MEMBERS: Mapping[str, frozenset[str]] = {
-    "/v1/embeddings": frozenset({"model", "input", "encoding_format", "dimensions", "user"}),
+    "/v1/embeddings": frozenset({"model", "input", "encoding_format", "dimensions", "user", "modality"}),
     "/v1/embed": frozenset({"model", "texts", "input_type", "embedding_types", "truncate"}),
     "/v2/embed": frozenset({"model", "texts", "input_type", "embedding_types", "truncate", "output_dimension"}),
     "/v1/rerank": frozenset({"model", "query", "documents", "top_n", "return_documents", "raw_scores", "user"}),
@@ -549,6 +549,8 @@ def embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     form = body.get("encoding_format") or "float"
     if form not in ("float", "base64"):
         raise InvalidRequest(f"'encoding_format' is {form!r}, expected 'float' or 'base64'")
+    if body.get("modality") not in (None, "text"):  # infinity's clients send it
+        raise InvalidRequest(f"'modality' is {body['modality']!r}, expected 'text'")
     model, name, output = _embedding_model(front_end, _name(body), texts)
     wanted = (output, TOKENS) if TOKENS in model.spec.outputs else (output,)
     found = _run(front_end, environ, model, {name: texts}, wanted, {})

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+from codecs import getincrementaldecoder
 from collections import Counter, deque
 from contextlib import nullcontext, suppress
 from itertools import compress, count
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import onnxruntime_genai as og
 import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer
 from trident_stub import server
 from trident_stub.model import ModelFailed
 
@@ -42,6 +44,7 @@ _KNOWN = {
     "include_stop_str_in_output",
     "logprobs",
     "stream",
+    "add_special_tokens",
     "response_format",
     "structured_outputs",
     "guided_json",
@@ -85,6 +88,7 @@ class TritonPythonModel:
             raise ModelFailed(f"ONNX Runtime GenAI {og.__version__} cannot load the folder: {error}") from error
         eos = settings["model"].get("eos_token_id", [])
         eos = eos if isinstance(eos, list) else [eos]
+        self._encoder = _encoder(os.path.join(folder, "tokenizer.json"))
         self._pieces = Pieces(os.path.join(folder, "tokenizer.json"), self._tokenizer, eos)
         self._model = model
         self._numbers = count(1)
@@ -128,7 +132,7 @@ class TritonPythonModel:
     def _sequence(self, request):
         """The sequence that `request` begins. Raises ValueError with what is wrong with it."""
         asked = _asked(request)
-        tokens = self._prompt(request)
+        tokens = self._prompt(request, asked.flag("add_special_tokens", True))
         most = self._context - 1
         if not 1 <= len(tokens) <= most:
             raise ValueError(f"the prompt has {len(tokens)} tokens, the model takes {most}: shorten it")
@@ -136,13 +140,14 @@ class TritonPythonModel:
         streams = pb_utils.get_input_tensor_by_name(request, "stream")
         is_stream = bool(streams.as_numpy().ravel()[0]) if streams is not None else asked.flag("stream")
         answer = Answer(request, is_stream, self._pieces)
-        text = Text(self._tokenizer.create_stream(), asked.stops(), asked.flag("include_stop_str_in_output"))
+        stream = Stream(self._tokenizer.create_stream(), self._pieces)
+        text = Text(stream, asked.stops(), asked.flag("include_stop_str_in_output"))
         ends = asked.tokens("stop_token_ids", self._vocabulary)
         candidates = asked.integer("logprobs", 0, _MOST_CANDIDATES)
         return Sequence(answer, tokens, limit, self._options(asked), text, candidates, ends)
 
-    def _prompt(self, request):
-        """The tokens of the prompt. Raises ValueError."""
+    def _prompt(self, request, has_special):
+        """The tokens of the prompt, which `has_special` ones as the tokenizer has them. Raises ValueError."""
         text = _text(request, "text_input")
         given = pb_utils.get_input_tensor_by_name(request, "prompt_token_ids")
         ids = [] if given is None else given.as_numpy().ravel().tolist()
@@ -157,9 +162,7 @@ class TritonPythonModel:
             return ids
         if not text:
             raise ValueError("'text_input' is empty: send a text that the model goes on with")
-        if "\0" in text:
-            raise ValueError("the prompt has a NUL character, at which the tokenizer would end: send its token ids")
-        tokens = self._tokenizer.encode(text)
+        tokens = self._encoder.encode(text, add_special_tokens=has_special).ids
         if len(tokens) > 1 and tokens[0] == tokens[1] == self._bos:  # one by the template, one by the tokenizer
             return tokens[1:]
         return tokens
@@ -273,24 +276,21 @@ class Pieces:
     """
 
     def __init__(self, path, tokenizer, eos):
-        self._path = path
         self._tokenizer = tokenizer
-        self._vocabulary = None
         self._special = {*eos}
+        self._vocabulary = self._read(path)
 
     def is_special(self, token):
-        """Return True for a token that is not in the text, once `bytes_of` was called."""
+        """Return True for a token that is not in the text."""
         return token in self._special
 
     def bytes_of(self, token):
-        if self._vocabulary is None:
-            self._vocabulary = self._read()
         found = self._vocabulary.get(token)
         return self._tokenizer.decode([token]).encode() if found is None else found
 
-    def _read(self):
+    def _read(self, path):
         try:
-            with open(self._path, encoding="utf-8") as file:
+            with open(path, encoding="utf-8") as file:
                 document = json.load(file)
             vocabulary = document["model"]["vocab"]
             steps = json.dumps([document.get("decoder"), document.get("pre_tokenizer")])
@@ -318,6 +318,30 @@ def _of_sentencepiece(piece):
     if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
         return bytes([int(piece[3:5], 16)])
     return piece.replace("\u2581", " ").encode()
+
+
+class Stream:
+    """The text of tokens as they come. Bytes that are no character become U+FFFD, as in the Hub's tokenizers.
+
+    The library's stream has the characters of several tokens as well, but leaves such bytes out, and NUL.
+    """
+
+    def __init__(self, stream, pieces):
+        self._stream = stream
+        self._pieces = pieces
+        self._parts = getincrementaldecoder("utf-8")("replace")
+
+    def decode(self, token):
+        if self._pieces.is_special(token):
+            return ""
+        content = self._pieces.bytes_of(token)
+        if b"\0" in content or "\ufffd" in content.decode("utf-8", "replace"):
+            return self._parts.decode(content)
+        return self.rest() + self._stream.decode(token)
+
+    def rest(self):
+        """Return what stands for a character that has begun and has no end."""
+        return self._parts.decode(b"", final=True)
 
 
 class Asked:
@@ -506,6 +530,17 @@ def _config(folder, settings, threads, args):
     return config
 
 
+def _encoder(path):
+    """Return the Hub's tokenizer for prompts. That of ONNX Runtime GenAI has no special tokens, and other pieces."""
+    try:
+        encoder = Tokenizer.from_file(path)
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelFailed(f"{path} cannot be read: {error}") from error
+    encoder.no_padding()
+    encoder.no_truncation()
+    return encoder
+
+
 def _adapters(folder):
     """The files of LoRA adapters in the folder by name."""
     found = sorted([*Path(folder).glob("*.onnx_adapter"), *Path(folder).glob("adapters/*.onnx_adapter")])
@@ -592,6 +627,7 @@ class Text:
         ends = [(at, at + len(stop)) for stop in self._stops if (at := self._kept.find(stop)) >= 0]
         if ends:
             text, self._kept = self._kept[: min(ends)[self._has_stop]], ""
+            self._pieces.rest()
             return text, True
         keep = max((_overlap(self._kept, stop) for stop in self._stops), default=0)
         text, self._kept = self._kept[: len(self._kept) - keep], self._kept[len(self._kept) - keep :]
@@ -604,7 +640,7 @@ class Text:
     def rest(self):
         """Return the text that was held back."""
         text, self._kept = self._kept, ""
-        return text
+        return text + self._pieces.rest()
 
 
 def _overlap(text, stop):
@@ -741,8 +777,21 @@ class Batch:
         self._generator = og.Generator(model, parameters)
         if options.adapter:
             self._generator.set_active_adapter(adapters, options.adapter)
-        self._generator.append_tokens(tokens if len(sequences) > 1 else tokens[0])
+        self._append(tokens, pad)
         speed.note_prompt(tokens.size, time.monotonic() - begin)
+
+    def _append(self, tokens, pad):
+        """Read the prompts. A single one that ends with `pad` is read in two parts.
+
+        The library takes the end of a part of several tokens for padding, and goes on after the token before.
+        """
+        if len(tokens) > 1:
+            self._generator.append_tokens(tokens)
+            return
+        (prompt,) = tokens
+        parts = [prompt[:-1], prompt[-1:]] if len(prompt) > 1 and prompt[-1] == pad else [prompt]
+        for part in parts:
+            self._generator.append_tokens(part)
 
     @property
     def alive(self):
@@ -947,14 +996,18 @@ class Decoder:
             rounds = sum(each.limit - len(each.tokens) for each in together) / len(together) / 2
             again = width * len(together) - alone
             pays = self._speed.pays_to_join(rows, again, len(together), rounds)
-            if pays and self._size(together) <= self._most_tokens:
+            is_read_alone = self._pad in (each.tokens[-1] for each in running)
+            if pays and not is_read_alone and self._size(together) <= self._most_tokens:
                 self._batches = [batch for batch in self._batches if batch.options != options]
                 arrived = together
-        if arrived:
+        alone = [[sequence] for sequence in arrived if sequence.tokens[-1] == self._pad]
+        for group in [*alone, [sequence for sequence in arrived if sequence.tokens[-1] != self._pad]]:
+            if not group:
+                continue
             try:
-                self._batches.append(Batch(self._model, arrived, self._adapters, self._pad, self._context, self._speed))
+                self._batches.append(Batch(self._model, group, self._adapters, self._pad, self._context, self._speed))
             except RuntimeError as error:
-                self._fail(arrived, error)
+                self._fail(group, error)
 
     def _fail(self, sequences, error):
         _log.error("decoding failed: %s", error)

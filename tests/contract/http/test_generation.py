@@ -15,13 +15,13 @@ import pytest
 import requests
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import BadRequestError
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 from tritonclient.grpc import InferenceServerClient, InferInput
 
 from docs.lists import generation_options
 from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
-from tests.genai_folders import WORDS, word_ids, write_adapter, write_counter
+from tests.genai_folders import PAD, WORDS, word_ids, write_adapter, write_counter
 from tests.waiting import until
 from trident.core.http.completions import MEMBERS
 
@@ -35,6 +35,10 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_adapter(write_counter(folder / "models" / "counter"))
     write_counter(folder / "models" / "endless" / "1", context=4096, is_endless=True)
     (folder / "models" / "endless" / "config.pbtxt").write_text(ONE)
+    tokenizer = str(write_counter(folder / "models" / "begins") / "tokenizer.json")
+    begins = Tokenizer.from_file(tokenizer)
+    begins.post_processor = processors.TemplateProcessing(single=f"{PAD} $A", special_tokens=[(PAD, 1)])
+    begins.save(tokenizer)
     port, vertex_port = free_ports(2)
     sagemaker = ("--platform=plain", "--allow-sagemaker=true", f"--sagemaker-port={port}")
     vertex = ("--allow-vertex-ai=true", f"--vertex-ai-port={vertex_port}", "--vertex-ai-default-model=counter")
@@ -121,6 +125,14 @@ def test_a_seed_makes_the_same_answer_again(client: Any) -> None:
 
     assert ask(7) == ask(7)
     assert len({ask(seed) for seed in range(5)}) > 1
+
+
+def test_a_prompt_has_the_special_tokens_of_the_tokenizer_and_a_chat_those_of_its_template(client: Any) -> None:
+    asked: dict[str, Any] = {"model": "begins", "max_tokens": 1}
+    whole = client.completions.create(**asked, prompt=" one")
+    bare = client.completions.create(**asked, prompt=" one", extra_body={"add_special_tokens": False})
+    chat = client.chat.completions.create(**asked, messages=[{"role": "user", "content": "one"}])
+    assert [each.usage.prompt_tokens for each in (whole, bare, chat)] == [2, 1, 1]
 
 
 def test_prompts_are_texts_or_token_ids(client: Any, ids: list[int]) -> None:
@@ -223,7 +235,6 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
     [
         ({"prompt": " one" * 64}, "the prompt has 64 tokens, the model takes 63"),
         ({"prompt": ""}, "'text_input' is empty"),
-        ({"prompt": " one\0 two"}, "the prompt has a NUL character"),
         ({"prompt": [5, 5000]}, "there is no token id 5000: the model's vocabulary has 0 to 295"),
         ({"prompt": [2**40]}, "'prompt_token_ids' must be of INT32"),
         ({"prompt": " one", "logprobs": 21}, "'logprobs' is 21: it must be a whole number from 0 to 20"),
@@ -388,6 +399,11 @@ CALL = r'Well\.\n<tool_call>\{"name": "look", "arguments": \{"at": 7\}\}</tool_c
         ({"tool_choice": "required", "parallel_tool_calls": False}, None, "tool_calls"),
         ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, None, "stop"),
         ({"extra_body": {"guided_regex": CALL}}, "Well.", "tool_calls"),
+        (
+            {"tool_choice": "required", "parallel_tool_calls": False, "response_format": {"type": "json_object"}},
+            None,
+            "tool_calls",
+        ),
     ],
 )
 def test_a_model_calls_tools(client: Any, arguments: dict[str, Any], content: str | None, reason: str) -> None:
@@ -399,6 +415,21 @@ def test_a_model_calls_tools(client: Any, arguments: dict[str, Any], content: st
         (call,) = choice.message.tool_calls
         assert (call.function.name, json.loads(call.function.arguments)) == ("look", {"at": 7})
         assert (choice.message.content, choice.message.role, choice.finish_reason) == (content, "assistant", reason)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"response_format": {"type": "json_object"}}, "'response_format' keeps the model from calling 'tools'"),
+        ({"tool_choice": "required", "extra_body": {"guided_json": {}}}, "'guided_json' guides the text"),
+    ],
+)
+def test_options_that_keep_calls_from_the_text_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(
+            model="endless", messages=[{"role": "user", "content": "one"}], tools=LOOKS, **options
+        )
+    assert message in caught.value.body["message"]
 
 
 def test_a_text_is_an_object(client: Any) -> None:

@@ -251,6 +251,7 @@ def test_members_that_cannot_be_honoured_are_refused_by_name(server: ServerProce
         ("/v2/embed", {"texts": ["cat " * 99], "truncate": "NONE"}, "more than the 32 tokens that the model takes"),
         ("/embed", {"inputs": "cat", "late_chunking": True}, "'late_chunking' is not supported here"),
         ("/v1/embeddings", {"input": "cat", "input_type": "query"}, "'input_type' is not supported here"),
+        ("/v1/embeddings", {"input": "cat", "modality": "image"}, "'modality' is 'image', expected 'text'"),
         ("/rerank", {"query": "a", "texts": ["b"], "top_k": 1}, "'top_k' is not supported here"),
         ("/v1/rerank", {"query": "a", "documents": ["b"], "rank_fields": ["x"]}, "'rank_fields' is not supported here"),
         ("/predict", {"inputs": ["a", "b", "c"], "model": "classifier"}, "a text, a pair of texts"),

@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import onnxruntime_genai as og
 import pytest
+from tokenizers import Tokenizer
 
 from tests.genai_folders import WORDS, write_counter
 from tests.waiting import until
 from trident.core.backends.genai import GenaiBackend, read_generation_folder
-from trident.core.backends.stub_models.genai_model import Decoder, Options, Pieces, Sequence, Speed, Text
+from trident.core.backends.stub_models.genai_model import (
+    Decoder,
+    Options,
+    Pieces,
+    Sequence,
+    Speed,
+    Stream,
+    Text,
+)
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import validate_against_signature
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
@@ -49,23 +59,29 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return og.Model(str(write_counter(tmp_path_factory.mktemp("counter"), context=CONTEXT, is_endless=True)))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_counter(tmp_path_factory.mktemp("counter"), context=CONTEXT, is_endless=True)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Any:
+    return og.Model(str(folder))
 
 
 Begin = Callable[..., Client]
 
 
 @pytest.fixture
-def begin(model: Any) -> Iterator[Begin]:
+def begin(folder: Path, model: Any) -> Iterator[Begin]:
     """Begins a sequence on a decoder for three sequences and 2,200 tokens."""
     decoder = Decoder(model, context=CONTEXT, eos=[0], pad=1, most_sequences=3, most_tokens=2200)
     tokenizer = og.Tokenizer(model)
+    pieces = Pieces(folder / "tokenizer.json", tokenizer, [0])
     decoder.start(lambda sequence: None)
 
     def add(prompt: str, count: int, *, options: Options = GREEDY, stops: tuple[str, ...] = ()) -> Client:
         client, tokens = Client(), tokenizer.encode(prompt)
-        text = Text(tokenizer.create_stream(), stops)
+        text = Text(Stream(tokenizer.create_stream(), pieces), stops)
         decoder.add(Sequence(client, tokens, len(tokens) + count, options, text))
         return client
 
@@ -128,6 +144,24 @@ def test_tokens_have_the_bytes_of_their_pieces(
     assert {token: pieces.bytes_of(token) for token in expected} == expected
 
 
+def test_text_is_that_of_the_hubs_tokenizer(folder: Path, model: Any) -> None:
+    library, hub = og.Tokenizer(model), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    pieces, random = Pieces(folder / "tokenizer.json", library, [0]), Random(5)
+    euro, word = hub.encode("\u20ac").ids, hub.encode(" one").ids
+    made = [euro, euro[:2], [*euro[:2], *word], [*euro[1:], *euro, euro[0]], [euro[0], 0, *euro]]
+    made += [random.choices(range(hub.get_vocab_size()), k=9) for _ in range(50)]
+    for tokens in made:
+        text = Text(Stream(library.create_stream(), pieces), ())
+        assert "".join(text.add(token)[0] for token in tokens) + text.rest() == hub.decode(tokens)
+
+
+def test_prompt_that_ends_with_the_token_for_padding_is_read_whole(begin: Begin) -> None:
+    other, padded = begin(" one", 200), begin(" one two<pad>", 3)
+    until(lambda: other.reason == "length" and padded.reason)
+    assert (padded.text, padded.reason) == ("", "stop")  # after that token the model says its end
+    assert other.text == counted("one", 200)
+
+
 def test_sequence_that_never_fits_is_refused(begin: Begin) -> None:
     with pytest.raises(ValueError, match="make 2201 tokens, and there is memory for 2200"):
         begin(" one", 2200)
@@ -143,6 +177,9 @@ def test_text_ends_before_a_stop_string() -> None:
     class Pieces:
         def decode(self, token: str) -> str:
             return token
+
+        def rest(self) -> str:
+            return ""
 
     text = Text(Pieces(), ("STOP", "end"))
     assert [text.add(piece) for piece in ("a S", "TO", "x e", "n", "d b")] == [
