@@ -39,7 +39,7 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.flask_app import RouteMap
 from trident.core.http.front_end import PROBE_KEY, HttpOptions
 from trident.core.http.openapi import Operation, operations
-from trident.core.http.reply import JSON, TEXT, Environ, Reply, body_size, header_of, json_reply, request_path, send
+from trident.core.http.reply import JSON, TEXT, Environ, Reply, body_size, json_reply, request_path, send
 from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
 
 HEADER = "X-Vertex-Ai-Triton-Redirect"
@@ -234,8 +234,7 @@ class VertexApplication(V2Application):
         try:
             if route is self._redirect:
                 route, _ = _target(self._targets, environ)
-                for check in self._guards:
-                    check(route.group, partial(header_of, environ))
+                self.check_access(route.group, environ)
                 if route.group != "inference":
                     return most
             self._limits.check_request(received_size(environ))

@@ -85,9 +85,11 @@ def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """200, or 400 if the version is loaded but cannot serve now. Raises the lookup errors of `model`.
 
-    With `?load=true` a model that is loaded on demand is, and the answer comes then.
+    With `?load=true` a model that is loaded on demand is, for whom a request of it might load it, and the answer comes
+    then.
     """
     if parse_qs(environ.get("QUERY_STRING", "")).get("load") == ["true"]:
+        front_end.check_access("inference", environ)
         front_end.engine.model(model, version_number(version))
     # The model itself may be asked. A probe's time is short, and the threads of `run` may be busy with large bodies.
     if not front_end.bridge.run_long(front_end.engine.is_model_ready, model, version_number(version)):

@@ -12,7 +12,6 @@ import logging
 import re
 import threading
 from collections.abc import Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote
 
@@ -21,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter
 from trident.core.compiled import mypyc_attr
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ModelNotFound, ServerError
-from trident.core.frontend.access import HEALTH, PAGE, Restrictions
+from trident.core.frontend.access import HEALTH, PAGE
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.dataplane import is_served
 from trident.core.frontend.request import HTTP, NOT_NOTED, Span, end_trace
@@ -41,7 +40,6 @@ from trident.core.http.reply import (
     TEXT,
     Environ,
     Reply,
-    header_of,
     path_of,
     request_path,
     request_target,
@@ -117,8 +115,6 @@ class V2Application(HttpFrontEnd):
         super().__init__(engine, options, bridge)
         self.routes = routes
         self.request_metrics = CollectorRegistry()
-        guards = (options.tokens, Restrictions(options.restricted) if options.restricted else None)
-        self._guards = tuple(guard.check for guard in guards if guard is not None)
         self._infer_paths: Memo[str, InferPath] = Memo(_MOST_PATHS)
         self._responses = Counter(
             "trident_http_responses",
@@ -200,8 +196,7 @@ class V2Application(HttpFrontEnd):
         try:
             method = environ["REQUEST_METHOD"]
             group = PAGE if route.open_get and method == "GET" else route.group
-            for check in self._guards:
-                check(group, partial(header_of, environ))
+            self.check_access(group, environ)
             if "%" in arguments.get("model", ""):
                 arguments = self.named(arguments)
             if method in route.methods:
@@ -231,8 +226,7 @@ class V2Application(HttpFrontEnd):
         if _ANY_METHOD in route.methods:
             return self.answer(environ, route, {})
         try:
-            for check in self._guards:
-                check(route.group, partial(header_of, environ))
+            self.check_access(route.group, environ)
             method = environ["REQUEST_METHOD"]
             if method not in route.methods and method != "OPTIONS":
                 raise errors.MethodNotAllowed(route.methods)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 
 from trident.core.compiled import mypyc_attr
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
-from trident.core.frontend.access import AuthTokens, RestrictedApi
+from trident.core.frontend.access import AuthTokens, RestrictedApi, Restrictions
 from trident.core.frontend.admin import LoadReports
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.request import HeaderPattern, header_pattern
 from trident.core.http import errors
 from trident.core.http.errors import INFERENCE_KEY
-from trident.core.http.reply import JSON, Environ, Headers
+from trident.core.http.reply import JSON, Environ, Headers, header_of
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
 
@@ -80,11 +81,18 @@ class HttpFrontEnd:
         self.bridge = bridge
         self.trace_gate = engine.trace_gate
         self.load_reports = LoadReports(engine)
+        guards = (options.tokens, Restrictions(options.restricted) if options.restricted else None)
+        self._guards = tuple(guard.check for guard in guards if guard is not None)
         self._header_key = "HTTP_" + self.inference_header.upper().replace("-", "_")
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
         """Answer one request, as WSGI has it. Declared here, so that heirs have the layout of this class in C."""
         raise NotImplementedError
+
+    def check_access(self, group: str, environ: Environ) -> None:
+        """Raise Unauthenticated or ApiRestricted unless the request may use the routes of `group`."""
+        for check in self._guards:
+            check(group, partial(header_of, environ))
 
     def binary_header(self, environ: Environ) -> str | None:
         """The length of the JSON part as the request header gives it; None without the header."""

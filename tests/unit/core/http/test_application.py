@@ -196,6 +196,19 @@ def test_restrictions_are_checked_before_everything() -> None:
     assert call(application, "/nope", "GET")[0] == "404 Not Found"
 
 
+def test_a_probe_loads_a_model_for_whom_a_request_of_it_would() -> None:
+    application = Recording(restricted=parse_restricted(["inference:key=value"]))
+    engine: Any = application.engine
+    loaded: list[str] = []
+    engine.model, engine.knows_models = (lambda name, version=-1: loaded.append(name)), False
+    path = "/v2/models/simple/ready"
+    assert call(application, path, "GET")[0] == "200 OK"
+    assert call(application, path, "GET", QUERY_STRING="load=true")[0] == "403 Forbidden"
+    assert not loaded
+    assert call(application, path, "GET", QUERY_STRING="load=true", HTTP_KEY="value")[0] == "200 OK"
+    assert loaded == ["simple"]
+
+
 def test_requests_through_flask_are_measured_by_route(application: Recording) -> None:
     call(application, "/v2/models/simple", "GET")
     call(application, "/made/up", "GET")
