@@ -54,7 +54,7 @@ DOCS = Path(__file__).parent
 
 def pages() -> dict[Path, str]:
     """The text that each page must have."""
-    names = ("metrics", "coming-from-triton", "text-models", "reading")
+    names = ("metrics", "coming-from-triton", "spec/text-models", "reading")
     metrics, triton, texts, reading = (DOCS / f"{name}.md" for name in names)
     return {
         metrics: _filled(metrics, {**_metrics(_note), "figures": _figures()}),
@@ -117,10 +117,8 @@ def generation_options() -> dict[str, Any]:
 
 def _members() -> str:
     options = generation_options()
-    rows = [
-        (f"`{route}`", f"{_quoted(names)}; all others are [options](#generating-text) of the model", "")
-        for route, names in completions.MEMBERS.items()
-    ]
+    others = "all others are [options](../text-models.md#generating-text) of the model"
+    rows = [(f"`{route}`", f"{_quoted(names)}; {others}", "") for route, names in completions.MEMBERS.items()]
     rows.append(
         (
             "options of ONNX Runtime GenAI",
