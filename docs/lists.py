@@ -268,7 +268,7 @@ NOTES = {
     "trident_batch_target_p99_seconds": "only with [a target](tuning.md#a-target-instead-of-a-delay), as the next two",
     "trident_batch_close_total": "[what the reasons mean](tuning.md#why-was-this-batch-closed)",
     "trident_inference_cancellations_total": f"`cause` is one of {', '.join(cause.value for cause in CancelCause)}: "
-    "[what they mean](http.md#requests-that-are-given-up)",
+    "[what they mean](spec/http.md#13-requests-that-are-given-up-trident)",
     "trident_model_version_state": "`state` is one of LOADING, READY, UNLOADING, UNAVAILABLE",
     "trident_model_loads_total": "`cause` is one of start, poll, request, demand, `result` one of success, failure, "
     "out_of_memory; a model counts once",
