@@ -73,7 +73,7 @@ def stream_text(ports: Ports) -> str:
     ],
     ids=["http", "grpc", "stream", "sagemaker", "vertex"],
 )
-def test_the_text_ends_with_the_cure_if_it_is_asked_for(ports: Ports, ask: Callable[[Ports], str]) -> None:
+def test_error_text_ends_with_the_hint_on_request(ports: Ports, ask: Callable[[Ports], str]) -> None:
     text = ask(ports)
     assert "unexpected inference output 'OTHER' for model 'simple'" in text
     assert text.endswith("(hint: the outputs are: OUTPUT0, OUTPUT1)"), text

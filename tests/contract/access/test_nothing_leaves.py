@@ -141,7 +141,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_nothing_but_loopback_is_spoken_to(folder: Path) -> None:
+def test_only_loopback_is_contacted(folder: Path) -> None:
     addresses = re.compile(r'inet_(?:addr\("|pton\(AF_INET6, ")([^"]+)"')
     own = re.compile(r"127\.|::1$|::ffff:127\.|sin6?_port=htons\(53\)")
     seen = [

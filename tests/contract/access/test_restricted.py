@@ -86,12 +86,12 @@ def outcome(call: Any, message: Any, metadata: Any) -> str:
         return str(error)
 
 
-def test_every_route_of_a_group_is_asked_for() -> None:
+def test_every_group_has_a_request_to_test() -> None:
     assert set(HTTP) == set(GRPC) == set(GROUPS) == {route.group for route in ROUTES}
 
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group != "health"])
-def test_a_group_of_routes_opens_only_to_its_own_key(group: str, server: ServerProcess) -> None:
+def test_route_group_accepts_only_its_own_key(group: str, server: ServerProcess) -> None:
     other = next(each for each in GROUPS if each != group)
     for line in HTTP[group]:
         method, path = line.split()
@@ -104,7 +104,7 @@ def test_a_group_of_routes_opens_only_to_its_own_key(group: str, server: ServerP
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_group_of_calls_opens_only_to_its_own_key(group: str, server: ServerProcess) -> None:
+def test_call_group_accepts_only_its_own_key(group: str, server: ServerProcess) -> None:
     key = f"triton-grpc-protocol-{group}-key"
     with stub_of(server) as stub:
         for name, fields in GRPC[group].items():

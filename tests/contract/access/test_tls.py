@@ -85,7 +85,9 @@ def assert_echo(client: Any, values: Any) -> None:
     assert np.array_equal(answer, values)
 
 
-def test_bodies_pass_and_certificates_change(http_workers: str, authority: Authority, tmp_path: Path) -> None:
+def test_large_bodies_pass_and_changed_certificates_are_served(
+    http_workers: str, authority: Authority, tmp_path: Path
+) -> None:
     options = ("--http-use-ssl=true", "--grpc-use-ssl=true")
     with serving(tmp_path, trusting(authority), authority, *options) as server:
         ssl_options = {"ca_certs": str(authority.root)}

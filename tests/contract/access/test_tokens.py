@@ -61,7 +61,7 @@ def guarded(http_workers: str, shipped_models: Path, tmp_path: Path) -> Iterator
     assert not [token for token in (FIRST, SECOND, WRONG) if token in text]
 
 
-def test_a_token_opens_everything_and_the_file_may_change(guarded: Guarded) -> None:
+def test_valid_token_is_required_and_changed_token_file_is_read(guarded: Guarded) -> None:
     server = guarded.server
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/simple/ready"):
         assert server.request("GET", path)[0] == 200

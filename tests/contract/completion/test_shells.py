@@ -219,7 +219,7 @@ def test_bash_completes_a_value_where_the_equals_sign_does_not_split_words(folde
     assert unsplit == {"--log-format=json"}
 
 
-def test_a_reader_that_has_read_enough_is_no_fault() -> None:
+def test_closed_output_pipe_is_not_an_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as gone:

@@ -134,7 +134,7 @@ def ask(server: ServerProcess, model: str, document: dict[str, Any]) -> None:
     server.json("POST", f"/v2/models/{model}/infer", document)
 
 
-def test_a_newcomer_draws_a_seven_copies_the_curl_line_and_sees_it_in_the_plot(
+def test_drawn_digit_is_classified_copied_as_curl_and_plotted(
     open_page: Callable[..., Page], server: ServerProcess
 ) -> None:
     page = open_page()
@@ -181,7 +181,7 @@ def test_stream_events_and_input_errors_are_shown(open_page: Callable[..., Page]
     expect(page.get_by_role("button", name="Send the request")).to_be_disabled()
 
 
-def test_half_precision_is_typed_for_a_model_whose_name_needs_encoding(
+def test_fp16_input_is_typed_for_a_model_with_an_encoded_name(
     open_page: Callable[..., Page], server: ServerProcess
 ) -> None:
     page = open_page()
@@ -270,7 +270,7 @@ def test_a_picture_and_a_file_become_tensors(open_page: Callable[..., Page]) -> 
     expect(page.locator(".verdict")).to_have_text("four")
 
 
-def test_a_token_is_asked_for_refused_and_kept_in_memory_only(open_page: Callable[..., Page]) -> None:
+def test_token_is_prompted_for_and_stored_in_memory_only(open_page: Callable[..., Page]) -> None:
     page = open_page("/log")
     give_token(page, "not-a-token-of-this-server")
     expect(page.get_by_role("alert")).to_contain_text("not accepted")
@@ -284,7 +284,9 @@ def test_a_token_is_asked_for_refused_and_kept_in_memory_only(open_page: Callabl
     expect(page.get_by_role("dialog")).to_be_visible()
 
 
-def test_what_clients_and_models_say_stays_text(open_page: Callable[..., Page], server: ServerProcess) -> None:
+def test_text_of_clients_and_models_is_never_interpreted_as_html(
+    open_page: Callable[..., Page], server: ServerProcess
+) -> None:
     assert server.request("POST", "/v2/models/<script>alert(2)</script>/infer", b"{}")[0] in (400, 404)
     page = open_page()
     expect(page.get_by_role("link", name=HOSTILE).first).to_be_visible()
@@ -363,7 +365,7 @@ def test_requests_are_traced(open_page: Callable[..., Page], server: ServerProce
     expect(page.get_by_role("button", name="Trace the next 20")).to_be_visible()
 
 
-def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Page], server: ServerProcess) -> None:
+def test_models_are_sorted_by_keyboard_and_searched(open_page: Callable[..., Page], server: ServerProcess) -> None:
     digits = json.loads((ROOT / "deploy/digits/7.json").read_text())
     for _ in range(20):
         ask(server, "digits", digits)
@@ -393,7 +395,7 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
     expect(page.get_by_role("img", name="compute").first).to_be_visible()
 
 
-def test_every_view_is_as_wide_as_a_telephone(open_page: Callable[..., Page]) -> None:
+def test_every_view_fits_the_width_of_a_phone(open_page: Callable[..., Page]) -> None:
     page = open_page(width=400)
     for view in (
         "/",

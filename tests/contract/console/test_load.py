@@ -50,7 +50,7 @@ def picture(page: Page, name: str) -> None:
         page.screenshot(path=Path(PICTURES) / f"{name}.png", animations="disabled")
 
 
-def test_a_mixed_load_is_seen_in_every_view(open_page: Callable[..., Page], server: ServerProcess) -> None:
+def test_every_view_shows_a_mixed_load(open_page: Callable[..., Page], server: ServerProcess) -> None:
     with mixed_load(server):
         page = open_page()
         expect(page.locator("table.models tbody tr")).to_have_count(10)

@@ -30,7 +30,7 @@ def server(
         yield running
 
 
-def test_a_person_sees_what_is_in_memory_what_it_cost_and_why_it_went(
+def test_console_shows_loaded_models_their_memory_and_unload_reasons(
     open_page: Callable[..., Page], server: ServerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = open_page("/demand")

@@ -133,7 +133,7 @@ def test_a_model_answers_with_its_configuration_and_classes(client: Any) -> None
     assert classes.as_numpy("OUTPUT0").tolist() == [[b"30:15", b"28:14"]]
 
 
-def test_halves_and_bytes_pass_as_they_are(client: Any) -> None:
+def test_fp16_and_bytes_pass_unchanged(client: Any) -> None:
     half = np.array([[1.5, -2.25]], np.float16)
     text = np.array([["ä".encode(), b"\x00\xff"]], object)
     found = client.infer("echo", given(HALF=(half, "FP16"), TEXT=(text, "BYTES")))
@@ -149,7 +149,7 @@ def test_responses_of_a_decoupled_model_are_streamed(client: Any) -> None:
     client.stop_stream()
 
 
-def test_what_the_model_refuses_arrives_with_its_hint(client: Any) -> None:
+def test_model_refusal_has_its_hint(client: Any) -> None:
     with pytest.raises(
         triton.InferenceServerException, match=r"expected 2 inputs but got 1 inputs.*the inputs are: INPUT0, INPUT1"
     ):

@@ -91,7 +91,7 @@ def test_closed_port_is_unhealthy() -> None:
         (["sleep", "60"], None),
     ],
 )
-def test_arguments_are_found_in_the_command_line(words: list[str], arguments: list[str] | None) -> None:
+def test_server_arguments_are_read_from_the_command_line(words: list[str], arguments: list[str] | None) -> None:
     assert server_arguments("".join(f"{word}\0" for word in words).encode()) == arguments
 
 
@@ -110,7 +110,7 @@ def test_arguments_are_found_in_the_command_line(words: list[str], arguments: li
         ),
     ],
 )
-def test_question_has_the_address_and_path_of_the_role(
+def test_probe_has_the_address_and_path_of_the_role(
     arguments: list[str], variables: dict[str, str], asked: Question
 ) -> None:
     assert question(read_settings(["--model-repository=/models", *arguments], variables)) == asked

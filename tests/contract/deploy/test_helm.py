@@ -249,7 +249,7 @@ CASES: list[tuple[str, Any, Object, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("value", "given", "others", "expected"), CASES, ids=[case[0] for case in CASES])
-def test_value(value: str, given: Any, others: Object, expected: dict[str, Any]) -> None:
+def test_value_is_rendered(value: str, given: Any, others: Object, expected: dict[str, Any]) -> None:
     values = json.loads(json.dumps(others))
     *path, last = value.split(".")
     functools.reduce(lambda found, key: found.setdefault(key, {}), path, values)[last] = given

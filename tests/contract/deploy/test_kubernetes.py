@@ -126,7 +126,7 @@ def test_selectors_are_labels_of_the_pods(whole: Manifests) -> None:
 _SELECTING = ("Deployment", "PodDisruptionBudget", "PodMonitor")
 
 
-def test_services_lead_to_ports_of_the_container(whole: Manifests) -> None:
+def test_services_target_ports_of_the_container(whole: Manifests) -> None:
     by_name = {each["metadata"]["name"]: each["spec"] for each in whole.of("Service")}
     assert by_name["trident-headless"]["clusterIP"] == "None"
     for spec in by_name.values():
@@ -256,7 +256,7 @@ def test_custom_resources_fit_their_definitions() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_manifest_leaves_replicas_to_the_autoscaler(overlay: str) -> None:
+def test_autoscaled_manifest_sets_no_replicas(overlay: str) -> None:
     whole = manifests(f"overlays/{overlay}")
     assert "replicas" not in whole.one("Deployment")["spec"]
     autoscalers = whole.of("HorizontalPodAutoscaler", "ScaledObject")
@@ -416,7 +416,7 @@ SAMPLES = ROOT / "deploy" / "kubernetes" / "kserve" / "samples"
 _SHELF = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 
 
-def test_runtimes_and_samples_are_what_kserve_knows() -> None:
+def test_runtimes_and_samples_pass_kserves_validation() -> None:
     (shelf,) = _SHELF.findall((ROOT / "docs" / "models-on-demand.md").read_text())
     texts = [shelf, *(path.read_text() for path in SAMPLES.iterdir())]
     objects = [each for text in texts for each in yaml.safe_load_all(text)]
@@ -471,7 +471,7 @@ def test_service_of_many_models_replaces_the_repository() -> None:
     assert settings.model_control_mode == "demand"
 
 
-def test_sample_service_of_grpc_names_both_ports() -> None:
+def test_grpc_sample_service_names_both_ports() -> None:
     """KServe finds the port of gRPC by its name; the first is the service's port 80. The runtime has none to add."""
     service, _ = _sample("grpc")
     rest, grpc = service["spec"]["predictor"]["model"]["ports"]
@@ -481,7 +481,7 @@ def test_sample_service_of_grpc_names_both_ports() -> None:
     assert "ports" not in runtime.container
 
 
-def test_canary_is_what_kserves_webhook_admits() -> None:
+def test_canary_passes_kserves_webhook() -> None:
     service, _ = _sample("canary")
     spec = service["spec"]
     assert service["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
@@ -564,14 +564,14 @@ def test_applied_folder_builds(folder: str) -> None:
     assert kustomized(ROOT / folder)
 
 
-def test_commands_and_their_files_exist() -> None:
+def test_documented_files_exist() -> None:
     assert len(FOLDERS) >= 3
     assert FILES
     for file in FILES:
         assert yaml.safe_load((ROOT / file).read_text())["kind"] == "InferenceService"
 
 
-def test_example_builds_with_its_differences(tmp_path: Path) -> None:
+def test_documented_overlay_builds(tmp_path: Path) -> None:
     own = copied_tree(tmp_path) / "overlays" / "own"
     own.mkdir()
     for text in [text for kind, text in BLOCK.findall(GUIDE) if kind == "yaml"]:
@@ -588,11 +588,11 @@ def test_example_builds_with_its_differences(tmp_path: Path) -> None:
     assert annotations == {"iam.gke.io/gcp-service-account": "trident@my-project.iam.gserviceaccount.com"}
 
 
-def test_table_has_every_folder() -> None:
+def test_documented_table_has_every_folder() -> None:
     assert set(TABLE_ROW.findall(GUIDE)) == set(EVERYTHING)
 
 
-def test_seconds_are_those_of_the_pod() -> None:
+def test_documented_shutdown_seconds_match_the_pod() -> None:
     stack = manifests("overlays/aws")
     settings = stack.settings
     wait = int(stack.container["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -603,7 +603,7 @@ def test_seconds_are_those_of_the_pod() -> None:
     assert "terminationGracePeriodSeconds" in told[stack.pod["terminationGracePeriodSeconds"]]
 
 
-def test_figures_are_those_of_the_autoscalers() -> None:
+def test_documented_figures_match_the_autoscalers() -> None:
     hpa = manifests("parts/hpa").one("HorizontalPodAutoscaler")["spec"]
     keda = manifests("parts/keda").one("ScaledObject")["spec"]
     (pods,), (trigger,) = hpa["metrics"], keda["triggers"]

@@ -222,7 +222,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 @pytest.mark.parametrize("query", PANEL_QUERIES.values(), ids=PANEL_QUERIES)
-def test_query_of_the_dashboard_has_an_answer(query: str, prometheus: Prometheus) -> None:
+def test_dashboard_query_returns_data(query: str, prometheus: Prometheus) -> None:
     prometheus.wait_for(query, finite)
 
 
@@ -240,12 +240,12 @@ def test_variable_of_the_dashboard_has_values(variable: dict[str, dict[str, str]
 
 
 @pytest.mark.parametrize("query", RULE_SELECTORS.values(), ids=RULE_SELECTORS)
-def test_series_of_a_rule_exist(query: str, prometheus: Prometheus) -> None:
+def test_rule_uses_existing_series(query: str, prometheus: Prometheus) -> None:
     prometheus.wait_for(query, finite)
 
 
 @pytest.mark.parametrize("name", ALWAYS_TRUE)
-def test_rule_is_true_under_this_load(name: str, prometheus: Prometheus) -> None:
+def test_rule_fires_under_this_load(name: str, prometheus: Prometheus) -> None:
     (expression,) = [alert["expr"] for alert in ALERTS if alert["alert"] == name]
     prometheus.wait_for(expression, finite)
 

@@ -141,7 +141,7 @@ def _nginx(made: list[dict[str, Any]], servers: dict[str, ServerProcess], http_p
         }}"""
 
 
-def test_path_leads_to_the_server_of_the_model(gateway: tuple[str, str]) -> None:
+def test_path_routes_to_the_server_of_the_model(gateway: tuple[str, str]) -> None:
     with httpx.Client(base_url=gateway[0]) as client:
         for model, version in (("simple", "1"), ("digits", "1")):
             assert client.get(f"/v2/models/{model}").json()["versions"] == [version]
@@ -164,7 +164,7 @@ def test_each_group_has_its_own_readiness_and_index(gateway: tuple[str, str]) ->
         assert [each["name"] for each in client.post("/v2/repository/index", json={"ready": True}).json()] == ["simple"]
 
 
-def test_header_leads_grpc_to_the_server_of_the_model(gateway: tuple[str, str]) -> None:
+def test_header_routes_grpc_to_the_server_of_the_model(gateway: tuple[str, str]) -> None:
     with triton.InferenceServerClient(gateway[1]) as client:
         assert client.is_model_ready("digits", headers={HEADER: "digits"})
         assert not client.is_model_ready("digits")

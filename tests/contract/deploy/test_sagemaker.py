@@ -121,7 +121,7 @@ def alarms_of(cloudwatch: Any, name: str) -> list[str]:
     return [each["AlarmName"] for each in found]
 
 
-def test_delete_leaves_other_endpoints_alone(deploy: Deploy, sagemaker: Any, cloudwatch: Any) -> None:
+def test_delete_does_not_touch_other_endpoints(deploy: Deploy, sagemaker: Any, cloudwatch: Any) -> None:
     for name in ("one", "one-two"):
         done(deploy("create", name, *REAL_TIME))
     before = names_with(sagemaker, "one-two-")
@@ -241,7 +241,7 @@ def test_one_model_answers_the_same_in_every_form(one: SageMakerEmulator) -> Non
 
 
 @pytest.mark.usefixtures("credentials")
-def test_named_model_answers(many: SageMakerEmulator, pair: str) -> None:
+def test_smoke_test_of_a_named_model_passes(many: SageMakerEmulator, pair: str) -> None:
     to = ("--kind=multi-model", "--target-model")
     digits = passed(smoke(many, *to, "digits.tar.gz", "--request", REQUEST))
     both = passed(smoke(many, *to, "simple.tar.gz", "--request", pair))

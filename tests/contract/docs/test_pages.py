@@ -141,7 +141,7 @@ def test_example_answers_as_written(example: Example, server: ServerProcess) -> 
 
 
 @pytest.mark.slow
-def test_regions_are_used_over_grpc_alike(server: ServerProcess) -> None:
+def test_shared_memory_example_works_over_grpc(server: ServerProcess) -> None:
     (example,) = SHARED_MEMORY
     over_grpc = example.text.replace("tritonclient.http", "tritonclient.grpc").replace(ADDRESS, GRPC_ADDRESS)
     assert_answers(replace(example, text=over_grpc), server)
@@ -154,7 +154,7 @@ def test_example_of_the_library_prints_what_is_written(example: Example) -> None
     assert same(answer, example.answer), answer
 
 
-def test_the_pages_show_every_kind_of_call() -> None:
+def test_pages_show_every_kind_of_call() -> None:
     texts = "\n".join(example.text for name, page in PAGES.items() for example in examples(page))
     libraries = ("tritonclient.http", "tritonclient.grpc as")
     calls = ("curl -s ", "curl -sN ", "/infer", "@deploy/digits/", "words/generate ", "async_stream_infer")
@@ -164,7 +164,7 @@ def test_the_pages_show_every_kind_of_call() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("digit", range(10))
-def test_shipped_picture_is_classified_right(digit: int, server: ServerProcess) -> None:
+def test_shipped_picture_is_classified_correctly(digit: int, server: ServerProcess) -> None:
     body = (ROOT / "deploy" / "digits" / f"{digit}.json").read_bytes()
     status, _, answer = server.request("POST", "/v2/models/digits/infer", body)
     assert status == 200, answer

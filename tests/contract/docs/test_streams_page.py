@@ -97,7 +97,7 @@ def test_a_refused_message_neither_begins_nor_ends_the_sequence(server: ServerPr
                 assert found == expected
 
 
-def test_the_voice_detector_hears_what_begins_and_ends(
+def test_voice_detector_reports_start_and_end_of_speech(
     server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     second = np.ones(detect_voice.RATE, "<i2")

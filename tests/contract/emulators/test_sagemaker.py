@@ -65,13 +65,13 @@ def one(tmp_path_factory: pytest.TempPathFactory, rows: Path) -> Iterator[SageMa
 # --- one model
 
 
-def test_a_file_is_served_as_its_model(shipped_models: Path, tmp_path: Path) -> None:
+def test_model_file_is_served(shipped_models: Path, tmp_path: Path) -> None:
     with SageMakerEmulator(tmp_path, shipped_models / "simple" / "1" / "model.onnx") as emulator:
         answer = call(emulator, good_body(), ContentType=JSON, Accept=JSON)
         assert orjson.loads(answer["Body"])["outputs"][0]["data"][:3] == [3, 4, 5]
 
 
-def test_content_types_are_passed_both_ways(one: SageMakerEmulator) -> None:
+def test_content_types_pass_both_ways(one: SageMakerEmulator) -> None:
     array = np.arange(12, dtype="<f4").reshape(3, WIDTH)
     answer = call(one, bytes(write_npy(array)), ContentType=NPY, Accept=f"image/png, {NPY}")
     assert answer["ContentType"] == NPY

@@ -134,7 +134,7 @@ def test_taken_port_is_reported_before_anything_starts(rows: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_ends_it_and_leaves_nothing(rows: Path, tmp_path: Path, number: int) -> None:
+def test_signal_ends_the_emulator_without_remains(rows: Path, tmp_path: Path, number: int) -> None:
     with SageMakerEmulator(tmp_path, rows) as emulator:
         assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"
         assert len(emulator.container_members()) > 0
@@ -143,14 +143,14 @@ def test_signal_ends_it_and_leaves_nothing(rows: Path, tmp_path: Path, number: i
         assert emulator.breaches() == []
 
 
-def test_end_before_the_container_is_ready_leaves_nothing(rows: Path, tmp_path: Path) -> None:
+def test_early_signal_ends_the_emulator_without_remains(rows: Path, tmp_path: Path) -> None:
     with SageMakerEmulator(tmp_path, rows, ready=False) as emulator:
         until(emulator.container_members, emulator.text)
         emulator.end()
         assert emulator.breaches() == []
 
 
-def test_end_while_an_archive_is_unpacked_leaves_nothing(tmp_path: Path) -> None:
+def test_signal_during_unpacking_ends_the_emulator_without_remains(tmp_path: Path) -> None:
     archive = pack_large(write_flat(tmp_path / "model", 1), tmp_path / "model.tar.gz", LARGE_MB)
     with SageMakerEmulator(tmp_path / "run", archive, ready=False) as emulator:
         until(lambda: found_below(emulator.temporary, "large"), emulator.text)
@@ -159,7 +159,7 @@ def test_end_while_an_archive_is_unpacked_leaves_nothing(tmp_path: Path) -> None
         assert emulator.container_members() == []
 
 
-def test_end_while_models_load_breaks_no_limit(tmp_path: Path) -> None:
+def test_signal_during_loads_reports_no_breach(tmp_path: Path) -> None:
     """One archive is being unpacked and the container loads another model: neither has to be answered."""
     (tmp_path / "archives").mkdir()
     pack_large(write_flat(tmp_path / "large", 1), tmp_path / "archives" / "large.tar.gz", LARGE_MB)
@@ -179,7 +179,7 @@ def test_end_while_models_load_breaks_no_limit(tmp_path: Path) -> None:
                 caller.result(LIMIT_S)
 
 
-def test_nohup_keeps_it_when_the_terminal_closes(rows: Path, tmp_path: Path) -> None:
+def test_nohup_survives_a_closed_terminal(rows: Path, tmp_path: Path) -> None:
     with SageMakerEmulator(tmp_path, rows, nohup=True) as emulator:
         os.kill(emulator.process.pid, signal.SIGHUP)
         assert call(emulator)["Body"] == b"1.0,2.0,3.0,4.0\n"

@@ -243,7 +243,7 @@ def test_smoke_test_of_a_queue_needs_no_credentials(
     assert (result.status, result.errors) == (0, ""), result.out
 
 
-def test_failed_asynchronous_call_leaves_its_error(queue: SageMakerEmulator, s3: Any, moto: S3Emulator) -> None:
+def test_failed_asynchronous_call_stores_its_error(queue: SageMakerEmulator, s3: Any, moto: S3Emulator) -> None:
     answer = queue.client.invoke_endpoint_async(EndpointName="any", Body=b"1,2", ContentType=CSV)
     assert "expected 64 columns, got 2" in content(s3, answer["FailureLocation"])
     told = message(moto, "ErrorTopic", answer["InferenceId"])
@@ -338,7 +338,7 @@ def test_batch_transform_of_texts(tmp_path: Path, media_type: str, form: str) ->
 # --- the commands of the page
 
 
-def test_documented_batch_transform_runs_as_it_stands(tmp_path: Path) -> None:
+def test_documented_batch_transform_runs(tmp_path: Path) -> None:
     (command,) = re.findall(r"^trident emulate sagemaker (.*--batch.*)$", PAGE, re.MULTILINE)
     model, *options = shlex.split(command)
     pixels = json.loads(request_body())["inputs"][0]["data"]

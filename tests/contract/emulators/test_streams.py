@@ -55,7 +55,7 @@ def speak(port: int) -> list[str]:
     return heard
 
 
-def test_sagemaker_passes_events_on_as_they_come(
+def test_sagemaker_forwards_events_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flag = tmp_path / "flag"
@@ -131,7 +131,7 @@ def test_openai_clients_chat_with_an_inference_component(tmp_path: Path) -> None
         assert emulator.breaches() == []
 
 
-def test_vertex_passes_events_on_as_they_come(
+def test_vertex_forwards_events_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flag = tmp_path / "flag"

@@ -147,7 +147,7 @@ def test_sdks_endpoint_class_is_answered(
         assert emulator.end(signal.SIGINT) == 0, emulator.text()
 
 
-def test_invoke_route_prefix_opens_every_path_and_closes_predict(tmp_path: Path) -> None:
+def test_invoke_route_prefix_allows_every_path_but_predict(tmp_path: Path) -> None:
     with VertexEmulator(tmp_path, SIMPLE, "--invoke-route-prefix=/*") as emulator:
         endpoint = emulator.sdk_endpoint()
         body = json.dumps(good_document()).encode()

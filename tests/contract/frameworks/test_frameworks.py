@@ -100,7 +100,7 @@ def test_http_and_grpc_answer_as_the_framework_does(server: ServerProcess, name:
 
 # A model in a process of its own is reloaded as a Python model is: one stands for all.
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "package"])
-def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, name: str) -> None:
+def test_answers_are_correct_during_reloads(server: ServerProcess, name: str) -> None:
     model = framework_model(name)
     answered, ended = [0, 0, 0], threading.Event()
 

@@ -204,7 +204,7 @@ def model_memory(server: ServerProcess, model: str) -> int:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_requests_of_many_clients_are_answered_right(server: ServerProcess, protocol: str) -> None:
+def test_concurrent_requests_are_answered_correctly(server: ServerProcess, protocol: str) -> None:
     module = triton_http if protocol == "http" else triton_grpc
     address = server.address if protocol == "http" else f"{HOST}:{server.grpc_port}"
 
@@ -263,7 +263,7 @@ def test_ensemble_of_models_on_the_gpu(server: ServerProcess) -> None:
 
 
 @needs_torch
-def test_python_model_has_its_gpu_and_answers_from_its_memory(server: ServerProcess) -> None:
+def test_python_model_answers_from_memory_of_its_gpu(server: ServerProcess) -> None:
     given = np.arange(8, dtype=np.float32).reshape(2, 4)
     assert (outputs(server, "python", IN=given)["OUT"] == given * 2).all()
 
@@ -339,7 +339,7 @@ def test_gpu_is_in_the_metrics(server: ServerProcess) -> None:
         assert re.search(rf'^{name}{{gpu_uuid="GPU-[^"]+"}} \S+', page, re.MULTILINE), name
 
 
-def test_load_is_measured_and_an_unload_gives_it_back(server: ServerProcess) -> None:
+def test_gpu_memory_of_a_load_is_measured_and_freed_by_the_unload(server: ServerProcess) -> None:
     before = memory_used()
     load(server, "weights")
     answer = outputs(server, "weights", X=np.ones((1, 1024), np.float32))["Y"]
@@ -360,7 +360,7 @@ def test_request_beyond_the_arena_is_refused_and_the_next_is_served(server: Serv
     load(server, "allocating", "unload")
 
 
-def test_idle_model_gives_back_what_only_executions_needed(models: Path, tmp_path: Path) -> None:
+def test_idle_model_frees_memory_of_executions(models: Path, tmp_path: Path) -> None:
     options = ("--shutdown-grace-secs=0", "--gpu-memory-idle-secs=1", "--model-control-mode=explicit")
     with ServerProcess(models, tmp_path / "log", *options, "--load-model=allocating") as server:
         outputs(server, "allocating", SIZE=np.array([10], np.int64))

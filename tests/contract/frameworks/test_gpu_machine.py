@@ -137,7 +137,7 @@ def test_gpu_that_is_lost_during_a_load_ends_the_server(
         assert (status, ENDS in line) == (1, True), line
 
 
-def test_memory_may_lack_at_each_step_and_the_server_serves_on(models: Path, tmp_path: Path) -> None:
+def test_server_survives_out_of_memory_at_each_step(models: Path, tmp_path: Path) -> None:
     machine = GpuMachine(tmp_path)
     healthy: dict[str, Any] = {"failures": {}, "at_session": "", "at_run": "", "from_rows": 1}
     with server_of(models, machine, *EXPLICIT) as server:
@@ -179,7 +179,7 @@ def test_memory_may_lack_at_each_step_and_the_server_serves_on(models: Path, tmp
     ],
     ids=["old-driver", "old-driver-without-nvml", "no-device", "unknown-mig"],
 )
-def test_model_for_a_gpu_that_is_not_there_ends_the_start(
+def test_missing_gpu_aborts_startup(
     models: Path, tmp_path: Path, state: dict[str, Any], visible: str | None, line: str
 ) -> None:
     machine = GpuMachine(tmp_path, **state)
@@ -201,7 +201,7 @@ def test_model_for_a_gpu_that_is_not_there_ends_the_start(
     ],
     ids=["two", "two-without-nvml", "second-by-uuid", "mig"],
 )
-def test_models_run_on_the_gpus_that_are_visible(
+def test_models_run_on_visible_gpus(
     models: Path,
     tmp_path: Path,
     state: dict[str, Any],

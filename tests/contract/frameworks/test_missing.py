@@ -86,7 +86,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield running
 
 
-def test_every_backend_with_a_framework_is_among_these() -> None:
+def test_every_framework_is_tested() -> None:
     assert {backend.extra for backend in BUILT_IN.values()} == set(EXTRAS.values())
 
 

@@ -73,7 +73,7 @@ def served_meanwhile(server: ServerProcess) -> Iterator[None]:
         pytest.param([headers_frame(1, b"\x82" * 16000)], id="HPACK bomb"),
     ],
 )
-def test_an_attack_ends_its_connection_alone(server: ServerProcess, parts: list[bytes]):
+def test_attack_ends_only_its_own_connection(server: ServerProcess, parts: list[bytes]):
     with served_meanwhile(server), raw_connection(server) as attacker:
         with contextlib.suppress(ConnectionError):  # the server may have closed it
             attacker.send(*parts)
@@ -89,7 +89,7 @@ def test_half_open_connections_do_not_block_other_clients(server: ServerProcess)
                 sock.sendall(sent)
 
 
-def test_all_of_h2spec(server: ServerProcess):
+def test_h2spec_passes(server: ServerProcess):
     """The conformance suite for HTTP/2, whose checks http2/test_rules.py has as raw frames, too."""
     h2spec = program("h2spec", "https://github.com/summerwind/h2spec")
     path = "/inference.GRPCInferenceService/ModelInfer"

@@ -157,9 +157,7 @@ def connect(server: ServerProcess, stack: ExitStack, count: int) -> None:
         client.next(frames.SETTINGS)
 
 
-def test_a_connection_ends_at_its_age_and_its_calls_do_not(
-    http_workers: str, shipped_models: Path, tmp_path: Path
-) -> None:
+def test_connection_age_limit_lets_calls_finish(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
     options = ["--shutdown-grace-secs=0", "--grpc-max-connection-age=1000", "--grpc-max-connection-age-grace=5000"]
     with (
         ServerProcess(shipped_models, tmp_path / "log", *options) as aging,

@@ -43,7 +43,7 @@ def answers_again(server: RemoteServer) -> None:
             client.stop_stream()
 
 
-def test_the_watch_of_health_follows_the_engine(server: RemoteServer) -> None:
+def test_health_watch_follows_the_engine(server: RemoteServer) -> None:
     server.wait_until_all_ready()
     with grpc.insecure_channel(address_of(server)) as channel:
         states = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=LIMIT_S)

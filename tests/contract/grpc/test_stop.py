@@ -94,7 +94,7 @@ def test_no_call_is_lost_when_servers_replace_each_other(
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_an_open_stream_learns_of_the_stop_and_ends(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
+def test_open_stream_ends_when_the_server_stops(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
     with (
         ServerProcess(shipped_models, tmp_path / "log", "--shutdown-grace-secs=0") as server,
         client_of(server) as client,

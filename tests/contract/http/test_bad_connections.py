@@ -83,7 +83,7 @@ def _room_for_many() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_room_for_many")
-def test_ten_thousand_connections_may_be_opened_and_left(server: ServerProcess) -> None:
+def test_ten_thousand_abandoned_connections_use_bounded_memory(server: ServerProcess) -> None:
     with memory_bound(server, 512), ExitStack() as stack:
         clients = []
         for number in range(MANY):

@@ -150,7 +150,9 @@ def test_empty_tensor_is_answered_with_an_empty_one(server: ServerProcess) -> No
         ((128, 0), bytes(128), "input byte size mismatch for input 'INPUT1' for model 'simple'. Expected 64, got 0"),
     ],
 )
-def test_binary_sizes_must_agree(server: ServerProcess, sizes: tuple[Any, Any], tail: bytes, text: str) -> None:
+def test_mismatched_binary_sizes_are_refused(
+    server: ServerProcess, sizes: tuple[Any, Any], tail: bytes, text: str
+) -> None:
     body, headers = binary_body(sizes, tail)
     with memory_bound(server, 64):
         for _ in range(2):

@@ -74,7 +74,7 @@ def test_metrics_show_latency_target_delay_and_batch_size(server: ServerProcess)
 
 
 @pytest.mark.parametrize("reason", MODELS)
-def test_an_answer_the_statistics_and_the_metrics_name_the_reason(server: ServerProcess, reason: str) -> None:
+def test_close_reason_is_in_response_statistics_and_metrics(server: ServerProcess, reason: str) -> None:
     count, _ = MODELS[reason]
     with ThreadPoolExecutor(count) as pool:
         ask = partial(server.request, "POST", f"/v2/models/{reason}/infer")

@@ -137,7 +137,7 @@ def ports_of(server: ServerProcess) -> list[str]:
     ]
 
 
-def test_the_ports_of_a_running_server_are_no_failure(server: ServerProcess) -> None:
+def test_doctor_accepts_ports_of_a_running_server(server: ServerProcess) -> None:
     status, lines = doctor(*ports_of(server))
     assert status == 0
     for name in ("HTTP", "GRPC", "Metrics"):
@@ -146,7 +146,7 @@ def test_the_ports_of_a_running_server_are_no_failure(server: ServerProcess) -> 
         assert f"(pid {server.process.pid})" in lines[name]["text"]
 
 
-def test_a_running_server_is_asked_by_its_address(server: ServerProcess) -> None:
+def test_doctor_checks_a_running_server_by_address(server: ServerProcess) -> None:
     status, lines = doctor(server.address, f"--metrics-port={server.metrics_port}")
     assert status == 0
     assert {line["level"] for line in lines.values()} == {"ok"}

@@ -111,11 +111,11 @@ def client(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.parametrize("name", ["", "dummy"])
-def test_the_only_model_that_generates_needs_no_name(client: Any, name: str) -> None:
+def test_only_generative_model_is_the_default(client: Any, name: str) -> None:
     assert client.completions.create(model=name, prompt="one").model == "writer"
 
 
-def test_each_prompt_has_as_many_choices_as_asked(client: Any) -> None:
+def test_each_prompt_gets_the_requested_number_of_choices(client: Any) -> None:
     asked = {"model": "writer", "prompt": ["one seed", "two three seed"], "n": 2, "best_of": 2, "seed": 7}
     expected = ["ONE SEED7 ", "ONE SEED8 ", "TWO THREE SEED7 ", "TWO THREE SEED8 "]
     answer = client.completions.create(**asked)
@@ -141,7 +141,7 @@ def test_a_model_with_one_response_answers_several_prompts(client: Any) -> None:
     ]
 
 
-def test_likelihoods_of_the_model_are_in_both_forms(client: Any) -> None:
+def test_logprobs_of_the_model_are_in_both_apis(client: Any) -> None:
     answer = client.completions.create(model="writer", prompt="ab c", logprobs=1)
     found = answer.choices[0].logprobs
     assert (found.tokens, found.token_logprobs, found.text_offset) == (["AB", "C"], [-1, -1], [0, 2])
@@ -157,7 +157,7 @@ def test_likelihoods_of_the_model_are_in_both_forms(client: Any) -> None:
         assert [(each.token, each.logprob) for each in place.top_logprobs] == [("<USER>", -1), ("other", -2)]
 
 
-def test_messages_become_a_prompt_by_the_models_template(client: Any) -> None:
+def test_chat_template_of_the_model_makes_the_prompt(client: Any) -> None:
     messages = [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "hi"}]},
@@ -169,7 +169,7 @@ def test_messages_become_a_prompt_by_the_models_template(client: Any) -> None:
     assert choice.finish_reason == "stop"
 
 
-def test_the_first_chunk_of_each_choice_alone_has_the_role(client: Any) -> None:
+def test_only_the_first_chunk_of_each_choice_has_the_role(client: Any) -> None:
     asked: dict[str, Any] = {"model": "writer", "messages": [{"role": "user", "content": "one two"}]}
     roles: dict[int, list[str | None]] = {}
     for chunk in client.chat.completions.create(**asked, n=2, stream=True):
@@ -182,7 +182,7 @@ def test_the_first_chunk_of_each_choice_alone_has_the_role(client: Any) -> None:
         assert stream.get_final_completion().choices[0].message.role == "assistant"
 
 
-def test_an_option_that_the_model_has_as_an_input_reaches_it(client: Any) -> None:
+def test_option_with_a_matching_input_reaches_the_model(client: Any) -> None:
     asked = {"model": "writer", "inputs": "cut", "parameters": {"truncate": 7}}
     root = str(client.base_url).removesuffix("/v1/")
     assert requests.post(root, json=asked).json() == [{"generated_text": "7 "}]
@@ -196,7 +196,7 @@ def test_unsupported_apis_list_the_supported_ones(client: Any, path: str) -> Non
         client.post(path, body={}, cast_to=object)
 
 
-def test_an_error_of_the_model_ends_an_answer(client: Any) -> None:
+def test_model_error_ends_the_completion(client: Any) -> None:
     with pytest.raises(openai.InternalServerError, match="the model has failed"):
         client.completions.create(model="writer", prompt="fail")
     with pytest.raises(openai.InternalServerError, match="the model has failed"):
@@ -223,7 +223,9 @@ def test_an_error_of_the_model_ends_an_answer(client: Any) -> None:
         ({"model": "writer", "prompt": "one", "best_of": 2}, 400, "'best_of' must be as large as 'n'"),
     ],
 )
-def test_what_cannot_be_completed_is_refused(client: Any, arguments: dict[str, Any], status: int, message: str) -> None:
+def test_invalid_completion_request_is_refused(
+    client: Any, arguments: dict[str, Any], status: int, message: str
+) -> None:
     with pytest.raises(openai.APIStatusError) as caught:
         client.completions.create(**arguments)
     assert caught.value.status_code == status

@@ -74,7 +74,7 @@ def test_tokens_are_counted(server: ServerProcess, client: Any) -> None:  # the 
     assert count_of(server, "genai_prompt_tokens_total") == 2
 
 
-def test_a_text_goes_on_until_its_end(client: Any) -> None:
+def test_text_is_generated_until_a_stop_condition(client: Any) -> None:
     answer = client.completions.create(model="counter", prompt=" one two")
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("".join(f" {w}" for w in WORDS[2:]), "stop")
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 11)
@@ -86,7 +86,7 @@ def test_a_text_goes_on_until_its_end(client: Any) -> None:
     assert answer.choices[0].text == " three"
 
 
-def test_tokens_and_texts_that_stop_are_in_the_text_where_asked(client: Any, ids: list[int]) -> None:
+def test_stop_strings_are_included_on_request(client: Any, ids: list[int]) -> None:
     five = ids[WORDS.index("five")]
     for stop in ({"stop": " five"}, {"extra_body": {"stop_token_ids": [five]}}):
         for is_in in (False, True):
@@ -96,7 +96,7 @@ def test_tokens_and_texts_that_stop_are_in_the_text_where_asked(client: Any, ids
             assert (choice.text, choice.finish_reason) == (" three four five" if is_in else " three four", "stop")
 
 
-def test_a_chat_is_streamed_by_the_template_of_the_folder(client: Any) -> None:
+def test_chat_is_streamed_with_the_folders_template(client: Any) -> None:
     messages = [{"role": "user", "content": "three"}]
     stream = client.chat.completions.create(
         model="counter", messages=messages, max_completion_tokens=2, stream=True, stream_options={"include_usage": True}
@@ -106,7 +106,7 @@ def test_a_chat_is_streamed_by_the_template_of_the_folder(client: Any) -> None:
     assert (chunks[-2].choices[0].finish_reason, chunks[-1].usage.total_tokens) == ("length", 3)
 
 
-def test_streams_that_run_together_get_their_own_answers(client: Any) -> None:
+def test_concurrent_streams_get_their_own_answers(client: Any) -> None:
     def ask(at: int) -> tuple[str, str]:
         stream = client.completions.create(model="counter", prompt=f" {WORDS[at]}", stream=True)
         return "".join(chunk.choices[0].text for chunk in stream), "".join(f" {word}" for word in WORDS[at + 1 :])
@@ -116,7 +116,7 @@ def test_streams_that_run_together_get_their_own_answers(client: Any) -> None:
             assert text == expected
 
 
-def test_a_seed_makes_the_same_answer_again(client: Any) -> None:
+def test_same_seed_gives_the_same_answer(client: Any) -> None:
     def ask(seed: int) -> str:
         answer = client.completions.create(
             model="counter", prompt=" one", temperature=50, seed=seed, max_tokens=40, extra_body={"top_k": -1}
@@ -144,7 +144,7 @@ def test_prompts_are_texts_or_token_ids(client: Any, ids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_likelihoods_are_those_of_the_logits(client: Any, ids: list[int], streams: bool) -> None:
+def test_logprobs_match_the_logits(client: Any, ids: list[int], streams: bool) -> None:
     """The model's logits are 24 for the next word and 0 for all other tokens; another stream is in its batch."""
     size = 296
     with ThreadPoolExecutor(1) as pool:
@@ -193,9 +193,7 @@ def test_the_client_of_the_hub_gets_tokens_with_their_likelihoods(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_texts_for_clients_of_text_generation_inference_end_with_what_stops_them(
-    server: ServerProcess, streams: bool
-) -> None:
+def test_tgi_clients_get_the_stop_string_in_the_text(server: ServerProcess, streams: bool) -> None:
     more = {"stop": ["ele"], "return_full_text": True, "seed": 3, "top_n_tokens": 2, "details": True}
     sent = {"inputs": " nine", "model": "counter", "parameters": more, "stream": streams}
     found = requests.post(f"http://{server.address}/generate", json=sent).text.removesuffix("\n\n")
@@ -277,7 +275,7 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
         ({"prompt": " one", "extra_body": {"stop_token_ids": [5000]}}, "must be a list of token ids below 296"),
     ],
 )
-def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_generation_request_is_refused(client: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="counter", **arguments)
     assert message in caught.value.body["message"]
@@ -303,7 +301,7 @@ VLLM = """use_beam_search top_k min_p repetition_penalty length_penalty stop_tok
 
 
 @pytest.mark.parametrize("route", DOCUMENTED)
-def test_members_that_cannot_be_honoured_are_refused_by_name(client: Any, route: str) -> None:
+def test_unsupported_members_are_refused_by_name(client: Any, route: str) -> None:
     options = generation_options()
     known = {*MEMBERS[f"/v1{route}"], *options["_KNOWN"], *options["_WITHOUT_EFFECT"]}
     asked = {"messages": [{"role": "user", "content": "one"}]} if "chat" in route else {"prompt": " one"}
@@ -327,7 +325,7 @@ def test_members_that_cannot_be_honoured_are_refused_by_name(client: Any, route:
         ({"do_sample": True, "temperature": 0}, "the likeliest token is not a sample"),
     ],
 )
-def test_members_without_a_meaning_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
+def test_meaningless_members_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
     body = {"model": "counter", "messages": [{"role": "user", "content": "one"}], **options}
     with pytest.raises(openai.BadRequestError) as caught:
         client.post("/chat/completions", body=body, cast_to=object)
@@ -360,7 +358,7 @@ def test_a_text_follows_a_grammar(client: Any, options: dict[str, Any], expected
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_tokens_that_are_parts_of_a_character_have_their_bytes(client: Any, streams: bool) -> None:
+def test_partial_character_tokens_have_their_bytes(client: Any, streams: bool) -> None:
     text = "éü one"
     grammar = {"guided_choice": [text]}
     prompted = {"model": "counter", "prompt": " one", "logprobs": 1, "extra_body": grammar, "stream": streams}
@@ -376,7 +374,7 @@ def test_tokens_that_are_parts_of_a_character_have_their_bytes(client: Any, stre
     assert b"".join(bytes(place.bytes) for place in content).decode().startswith(text)
 
 
-def test_a_grammar_that_the_library_loses_is_an_error_of_that_request_alone(client: Any) -> None:
+def test_unusable_grammar_fails_only_its_own_request(client: Any) -> None:
     asked = {"model": "counter", "prompt": " one"}
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(client.completions.create, **asked)
@@ -432,7 +430,7 @@ def test_options_that_keep_calls_from_the_text_are_refused(client: Any, options:
     assert message in caught.value.body["message"]
 
 
-def test_a_text_is_an_object(client: Any) -> None:
+def test_response_format_json_object_generates_an_object(client: Any) -> None:
     found = client.completions.create(
         model="counter", prompt=" one", max_tokens=5, extra_body={"response_format": {"type": "json_object"}}
     )

@@ -53,7 +53,7 @@ def paths(server: ServerProcess, path: str) -> Any:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_document_of_a_model_is_valid_and_its_example_works(model: str, server: ServerProcess) -> None:
+def test_openapi_of_a_model_is_valid_and_its_example_works(model: str, server: ServerProcess) -> None:
     document = server.json("GET", f"/v2/models/{model}/openapi.json")
     validate(document)
     examples = {
@@ -107,7 +107,7 @@ def test_openapi_of_a_model_describes_its_inputs(server: ServerProcess) -> None:
         ("/v2/models/simple/openapi.json", GenerationMode.NEGATIVE, 10),
     ],
 )
-def test_the_server_answers_as_the_document_says(
+def test_server_answers_as_its_openapi_document_says(
     document: str, mode: GenerationMode, examples: int, server: ServerProcess
 ) -> None:
     validate(server.json("GET", document))
@@ -157,7 +157,7 @@ def test_the_server_answers_as_the_document_says(
         ("vertex", {"AIP_PREDICT_ROUTE": "/here", "AIP_HEALTH_ROUTE": "/well"}, {"/here", "/well", "/metrics"}),
     ],
 )
-def test_a_platform_has_a_document_of_its_routes(platform: str, variables: dict[str, str], own: set[str]) -> None:
+def test_platform_has_an_openapi_document(platform: str, variables: dict[str, str], own: set[str]) -> None:
     command = [TRIDENT, "openapi", platform]
     done = subprocess.run(command, env=environment_without("TRIDENT_") | variables, capture_output=True, check=True)
     document = json.loads(done.stdout)
@@ -222,7 +222,7 @@ def test_the_file_for_perf_analyzer_has_a_request(model: str, server: ServerProc
         assert list(step["INPUT0"]["content"]) == ["b64"]
 
 
-def test_the_address_is_that_of_the_client(server: ServerProcess) -> None:
+def test_sample_request_has_the_clients_address(server: ServerProcess) -> None:
     path = "/v2/models/simple/request"
     for query, host, expected in (
         ("", "models.example:80", "http://models.example:80/v2/models/simple/infer"),

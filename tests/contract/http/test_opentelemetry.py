@@ -108,7 +108,7 @@ def tree(spans: list[ReceivedSpan], parent: str = SPAN) -> list[Any]:
 
 
 @pytest.mark.parametrize("grpc", [False, True], ids=["http", "grpc"])
-def test_a_model_is_three_spans_below_that_of_the_client(traced: Traced, grpc: bool) -> None:
+def test_model_has_three_spans_below_the_clients(traced: Traced, grpc: bool) -> None:
     server, receiver = traced
     trace, headers = context(2 if grpc else 1)
     before_ns = time.time_ns()
@@ -155,7 +155,7 @@ def test_steps_and_the_requests_of_models_belong_to_the_trace(traced: Traced) ->
     assert pipeline.attributes["triton.trace_parent_id"] == asked.attributes["triton.trace_id"]
 
 
-def test_rate_0_samples_nothing_itself_and_invalid_contexts_count_as_none(
+def test_rate_0_starts_no_traces_and_invalid_contexts_are_ignored(
     traced: Traced,
 ) -> None:
     server, receiver = traced

@@ -243,7 +243,7 @@ def replay(log: Path, folder: Path, *options: str, status: int) -> dict[str, Any
     return document
 
 
-def test_replay_shows_the_answers_that_differ(
+def test_replay_shows_different_answers(
     two_versions: tuple[Path, ServerProcess, ServerProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log, old, new = two_versions
@@ -265,7 +265,7 @@ def test_replay_shows_the_answers_that_differ(
     assert len(found["sides"]) == 2
 
 
-def test_replay_sends_what_the_log_has_and_says_what_it_does_not_send(
+def test_replay_reports_records_that_it_does_not_send(
     two_versions: tuple[Path, ServerProcess, ServerProcess], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded, old, _ = two_versions
@@ -299,7 +299,7 @@ def test_replay_sends_what_the_log_has_and_says_what_it_does_not_send(
         ("not JSON\n", "log.jsonl:1 is not a line of a payload log"),
     ],
 )
-def test_a_file_that_is_no_log_is_refused(
+def test_replay_refuses_other_files(
     content: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "log.jsonl").write_text(content)

@@ -76,6 +76,6 @@ def test_slowest_and_failed_requests_are_listed(server: ServerProcess) -> None:
     assert all(each["status"] == "BACKEND" and "cannot sleep for" in each["error"] for each in failed)
 
 
-def test_a_model_that_is_not_there_has_none(server: ServerProcess) -> None:
+def test_slowest_requests_of_an_unknown_model_are_refused(server: ServerProcess) -> None:
     status, _, answer = server.request("GET", "/v2/models/nobody/slowest")
     assert (status, json.loads(answer)["error"]) == (400, "requested model 'nobody' is not available")

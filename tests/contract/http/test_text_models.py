@@ -105,7 +105,7 @@ def test_openai_sends_token_ids_with_or_without_special_tokens(client: Any) -> N
     assert long.usage.total_tokens == LONGEST
 
 
-def test_more_texts_than_a_batch_has_are_several_requests(client: Any) -> None:
+def test_texts_beyond_the_batch_size_are_split_into_requests(client: Any) -> None:
     texts = ["cat", "bad dog"] * 1300
     answer = client.embeddings.create(model="embedder", input=texts, encoding_format="float")
     assert [each.index for each in answer.data] == list(range(len(texts)))
@@ -226,7 +226,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("route", [*MEMBERS, "/v2/rerank"])
-def test_members_that_cannot_be_honoured_are_refused_by_name(server: ServerProcess, route: str) -> None:
+def test_unsupported_members_are_refused_by_name(server: ServerProcess, route: str) -> None:
     table = route if route in MEMBERS else route.replace("v2", "v1")
     for name in sorted({*DOCUMENTED[table].split(), "nonsense"} - MEMBERS[table]):
         status, _, body = server.request("POST", route, json.dumps({**BODIES[table], name: 3}).encode())
@@ -282,7 +282,7 @@ def test_options_of_embed_are_honoured(server: ServerProcess) -> None:
     assert np.linalg.norm(vector) == pytest.approx(1)
 
 
-def test_lists_and_options_that_are_null_are_answered_as_pipelines_do(server: ServerProcess) -> None:
+def test_lists_and_null_options_are_answered_as_by_pipelines(server: ServerProcess) -> None:
     def ask(model: str, inputs: Any, **parameters: Any) -> Any:
         return server.json("POST", "/", {"model": model, "inputs": inputs, "parameters": parameters})
 
@@ -343,7 +343,7 @@ def test_reranking_is_answered_in_the_forms_of_other_servers(server: ServerProce
     assert {list(logits)[each["index"]]: each["score"] for each in found} == pytest.approx(logits, rel=1e-4)
 
 
-def test_the_hubs_client_asks_the_address_of_a_server_with_one_model(tmp_path: Path) -> None:
+def test_hub_client_uses_the_address_of_a_single_model_server(tmp_path: Path) -> None:
     write_folder(tmp_path / "models" / "embedder")
     distance = json.dumps({"similarity_fn_name": "euclidean"})
     (tmp_path / "models" / "embedder" / "config_sentence_transformers.json").write_text(distance)
@@ -358,7 +358,7 @@ def test_the_hubs_client_asks_the_address_of_a_server_with_one_model(tmp_path: P
         assert distances == pytest.approx([-np.linalg.norm(mean_of("cat") - mean_of("dog"))], rel=1e-5)
 
 
-def test_the_hubs_client_reads_the_answers_of_other_tasks(tmp_path: Path) -> None:
+def test_hub_client_reads_answers_of_other_tasks(tmp_path: Path) -> None:
     for name, kind in (("nli", "classifier"), ("reader", "reader")):
         write_recorded(tmp_path / "models" / name, Row(name=name, kind=kind, inputs={}))
     config = 'backend: "text"\n' + parameter("task", "zero-shot-classification")
@@ -403,7 +403,7 @@ STORY = "anna lives in paris and who sat on the mat is in berlin . the unhappy c
         ("reader", {"question": "who lives in paris ?", "context": STORY}, {}, "answer"),
     ],
 )
-def test_the_root_answers_as_the_pipelines_do(
+def test_root_route_answers_as_pipelines(
     server: ServerProcess, model: str, inputs: Any, parameters: dict[str, Any], name: str
 ) -> None:
     found = server.json("POST", "/", {"model": model, "inputs": inputs, "parameters": parameters})
@@ -412,13 +412,13 @@ def test_the_root_answers_as_the_pipelines_do(
     assert rounded(found) == rounded(recorded(name) if is_listed else recorded(name)[0])
 
 
-def test_labels_with_equal_scores_come_last_first_as_in_the_pipeline(server: ServerProcess) -> None:
+def test_equal_scores_are_ordered_as_by_the_pipeline(server: ServerProcess) -> None:
     options = {"candidate_labels": ["unknown", "also", "cat"], "multi_label": True}
     found = server.json("POST", "/", {"model": "nli", "inputs": CAT, "parameters": options})
     assert [label for label in found["labels"] if label != "cat"] == ["also", "unknown"]
 
 
-def test_the_labels_have_the_form_of_the_pipeline(server: ServerProcess) -> None:
+def test_labels_have_the_form_of_the_pipeline(server: ServerProcess) -> None:
     scores = dict(zip(LABELS, softmax("cat"), strict=True))
     best = max(scores, key=lambda label: scores[label])
 
@@ -438,7 +438,7 @@ def test_the_labels_have_the_form_of_the_pipeline(server: ServerProcess) -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 100_000, b'{"inputs": 5}', b'{"inputs": ["\\ud800"]}'])
-def test_bodies_that_are_no_texts_are_refused(server: ServerProcess, body: bytes) -> None:
+def test_non_text_bodies_are_refused(server: ServerProcess, body: bytes) -> None:
     for path in ("/", "/embed", "/predict", "/rerank", "/similarity", "/v1/embeddings", "/v1/rerank", "/v2/rerank"):
         assert server.request("POST", path, body)[0] == 400
 

@@ -79,7 +79,7 @@ def platforms(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> It
         yield server
 
 
-def test_a_client_gets_the_times_that_it_asks_for(platforms: Platforms) -> None:
+def test_client_gets_requested_timings(platforms: Platforms) -> None:
     client = tritonclient.http.InferenceServerClient(platforms.address)
     inputs = [tritonclient.http.InferInput(f"INPUT{n}", [3, 16], "INT32") for n in range(2)]
     for binary in (True, False):
@@ -97,7 +97,7 @@ def test_a_client_gets_the_times_that_it_asks_for(platforms: Platforms) -> None:
     client.close()
 
 
-def test_a_client_of_grpc_gets_the_same_times(platforms: Platforms) -> None:
+def test_grpc_client_gets_the_same_timings(platforms: Platforms) -> None:
     with tritonclient.grpc.InferenceServerClient(f"{HOST}:{platforms.grpc_port}") as client:
         inputs = [tritonclient.grpc.InferInput(f"INPUT{n}", [3, 16], "INT32") for n in range(2)]
         for each in inputs:

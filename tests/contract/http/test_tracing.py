@@ -101,7 +101,7 @@ def test_requests_of_every_kind_are_traced_from_front_end_to_front_end(server: S
     assert traces(tmp_path / "trace.1") == {"refused": refused}
 
 
-def test_a_count_is_that_of_all_front_ends_and_of_one_model(server: ServerProcess, tmp_path: Path) -> None:
+def test_trace_count_is_per_model_and_shared_by_front_ends(server: ServerProcess, tmp_path: Path) -> None:
     path = "/v2/models/simple/trace/setting"
     change(server, path, trace_level=["TIMESTAMPS"], trace_rate="2", trace_count="5")
     for number in range(16):

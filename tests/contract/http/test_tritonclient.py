@@ -52,7 +52,7 @@ def test_bodies_are_compressed_both_ways(client: Any, request_by: str, response:
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_the_labels_of_a_zip_map_are_returned(client: Any, binary: bool) -> None:
+def test_zip_map_labels_are_returned(client: Any, binary: bool) -> None:
     rows = np.array([[1, 2, 3, 4], [1, -1, -2, -3]], np.float32)
     outputs = [triton.InferRequestedOutput("output_probability", binary_data=binary, class_count=2)]
     answer = client.infer("zipped", [tensor("X", rows, "FP32", binary=binary)], outputs=outputs)

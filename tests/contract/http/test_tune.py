@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 PLACED = 'name: "model" backend: "onnxruntime" instance_group { count: 1 kind: KIND_CPU }'
 
 
-def test_a_configuration_is_written_with_reasons_and_the_model_is_untouched(
+def test_tuned_configuration_is_written_beside_the_untouched_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository = ROOT / "deploy" / "models"

@@ -78,7 +78,7 @@ def send_what_is_taken(client: Client) -> None:
     ],
     ids=range(11),
 )
-def test_a_refusal_by_the_head_comes_before_the_body(guarded: ServerProcess, head: bytes, status: int) -> None:
+def test_refusal_is_sent_before_the_body_arrives(guarded: ServerProcess, head: bytes, status: int) -> None:
     with Client(guarded.http_port) as client:
         reply = client.ask(head)
         assert (reply.status, reply.headers["connection"]) == (status, "close")
@@ -91,7 +91,7 @@ def test_a_refusal_by_the_head_comes_before_the_body(guarded: ServerProcess, hea
         assert client.reply().status == status
 
 
-def test_the_port_of_metrics_takes_no_body(guarded: ServerProcess) -> None:
+def test_metrics_port_refuses_bodies(guarded: ServerProcess) -> None:
     with Client(guarded.metrics_port) as client:
         assert client.ask(head("/metrics")).status == 405
     with Client(guarded.metrics_port) as client:
@@ -100,7 +100,7 @@ def test_the_port_of_metrics_takes_no_body(guarded: ServerProcess) -> None:
 
 
 @pytest.mark.shapes("one-process")
-def test_the_ports_of_platforms_refuse_by_the_head(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
+def test_platform_ports_refuse_before_reading_the_body(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
     sagemaker, vertex, azureml = free_ports(3)
     predict = "/v1/endpoints/0/deployedModels/0:predict"
     options = [

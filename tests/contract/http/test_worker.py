@@ -53,7 +53,7 @@ def chunked(path: str, *chunks: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 65535, 65536, 1 << 20, (1 << 20) + 1, 5_000_000])
-def test_body_of_any_size_is_whole(client: Client, size: int) -> None:
+def test_body_of_any_size_is_complete(client: Client, size: int) -> None:
     body = os.urandom(size)
     assert client.ask(post("echo", body)).body == body
     assert client.ask(post("buffer", body) + GET).body == body
@@ -73,7 +73,7 @@ def test_stream_is_chunked_for_1_1_and_ends_with_the_connection_for_1_0(server: 
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 20_000_000), (3000, 1), (3000, 3000)])
-def test_response_of_many_or_large_buffers_is_whole(client: Client, count: int, size: int) -> None:
+def test_response_of_many_or_large_buffers_is_complete(client: Client, count: int, size: int) -> None:
     expected = b"".join(bytes([index % 251]) * size for index in range(count))
     assert client.ask(f"GET /large?{count},{size} HTTP/1.1\r\n\r\n".encode()).body == expected
 
@@ -90,7 +90,7 @@ def test_length_beyond_32_bits_is_refused_with_tritons_text(client: Client, leng
     assert client.is_closed()
 
 
-def test_announced_lengths_take_no_memory(server: Server) -> None:
+def test_announced_lengths_allocate_no_memory(server: Server) -> None:
     pid = int(server.get("pid"))
     before = resident_bytes(pid)
     with ExitStack() as stack:
@@ -124,7 +124,7 @@ def test_stalled_requests_time_out_without_delaying_others(impatient: Server) ->
             assert client.is_closed()
 
 
-def test_client_that_does_not_read_is_dropped(impatient: Server) -> None:
+def test_client_that_does_not_read_is_disconnected(impatient: Server) -> None:
     with Client(impatient.port) as client:
         client.send(b"GET /large?1,50000000 HTTP/1.1\r\n\r\n")
         assert impatient.answers()

@@ -235,7 +235,7 @@ def test_name_that_is_not_ascii_is_a_bad_request(explicit: ServerProcess, name: 
     assert_still_serves(explicit)
 
 
-def test_name_that_is_not_text_is_left_out(explicit: ServerProcess) -> None:
+def test_model_name_that_is_not_utf_8_is_skipped(explicit: ServerProcess) -> None:
     names = {entry["name"] for entry in explicit.json("POST", INDEX)}
     assert names >= set(FOREIGN_NAMES)
     assert [name for name in names if name.startswith("not")] == ["nothing"]

@@ -135,7 +135,7 @@ def bench(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.mark.parametrize(
     ("way", "model"), [("http", "pipe"), ("grpc", "work"), ("deadline", "work"), ("timeout", "work")]
 )
-def test_a_request_in_a_queue_is_not_run(way: str, model: str, bench: Bench) -> None:
+def test_abandoned_queued_request_is_not_executed(way: str, model: str, bench: Bench) -> None:
     give_up, cause = WAYS[way]
     reason = "REJECTED" if way == "timeout" else "CANCELED"
     counts = {name: bench.count(name, cause) for name in {"work", model}}
@@ -156,7 +156,7 @@ def test_a_request_in_a_queue_is_not_run(way: str, model: str, bench: Bench) -> 
 
 
 @pytest.mark.parametrize(("way", "model"), [("http", "work"), ("grpc", "pipe"), ("deadline", "work")])
-def test_a_model_sees_that_its_caller_has_left(way: str, model: str, bench: Bench) -> None:
+def test_running_model_sees_the_cancellation(way: str, model: str, bench: Bench) -> None:
     give_up, cause = WAYS[way]
     counts = {name: bench.count(name, cause) for name in {"work", model}}
     bench.end.unlink(missing_ok=True)

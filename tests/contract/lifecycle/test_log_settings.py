@@ -52,7 +52,7 @@ def is_seen(server: ServerProcess, settings: dict[str, Any]) -> bool:
     return all(shown == settings for shown in from_each(server, lambda: server.json("GET", "/v2/logging")))
 
 
-def test_a_change_over_http_is_seen_everywhere(
+def test_change_over_http_reaches_every_front_end(
     server: ServerProcess, http: triton.InferenceServerClient, grpc: triton_grpc.InferenceServerClient
 ) -> None:
     assert http.get_log_settings() == START
@@ -91,7 +91,7 @@ def test_histograms_begin_when_they_are_switched_on(server: ServerProcess, http:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_what_is_switched_on_reaches_every_process(
+def test_enabled_log_settings_reach_every_process(
     server: ServerProcess, http: triton.InferenceServerClient, grpc: triton_grpc.InferenceServerClient, protocol: str
 ) -> None:
     client: Any = http if protocol == "http" else grpc

@@ -75,7 +75,7 @@ def resident(server: ServerProcess) -> list[str]:
     return [entry["name"] for entry in server.json("POST", "/v2/repository/index", {"ready": True})]
 
 
-def test_what_is_asked_for_is_loaded_within_the_budget(server: ServerProcess) -> None:
+def test_requested_models_are_loaded_within_the_budget(server: ServerProcess) -> None:
     status, _, body = server.request("GET", "/v2/models/a/ready")
     assert (status, json.loads(body)["error"]) == (
         503,
@@ -112,7 +112,7 @@ def test_grpc_waits_as_long_as_its_deadline(server: ServerProcess) -> None:
         assert client.is_model_ready("a")
 
 
-def test_a_pinned_model_stays_and_a_load_can_be_asked_for_soon(server: ServerProcess) -> None:
+def test_pinned_model_stays_loaded_and_load_can_return_early(server: ServerProcess) -> None:
     assert server.request("POST", "/v2/repository/models/a/load", b"{}")[0] == 200
     for name in NAMES[1:]:
         assert ask(server, name)[0] == 200
@@ -124,7 +124,7 @@ def test_a_pinned_model_stays_and_a_load_can_be_asked_for_soon(server: ServerPro
     until(lambda: "a" in resident(server))
 
 
-def test_a_load_that_cannot_fit_is_a_503_that_says_what_holds_the_memory(server: ServerProcess) -> None:
+def test_load_beyond_the_budget_is_a_503_that_names_the_models_in_memory(server: ServerProcess) -> None:
     assert server.request("POST", "/v2/repository/models/a/load", b"{}")[0] == 200
     status, headers, body = server.request("POST", "/v2/models/large/infer", infer_body())
     assert (status, headers["Retry-After"]) == (503, "1"), body

@@ -143,7 +143,7 @@ def test_resources_of_a_killed_process_are_released(running: ServerProcess) -> N
 
 
 @pytest.mark.parametrize("asked", ["often", "behind", "asks"])
-def test_waiting_for_a_resource_held_by_itself_is_refused(running: ServerProcess, asked: str) -> None:
+def test_waiting_for_an_own_resource_is_refused(running: ServerProcess, asked: str) -> None:
     """`asks` and `often` need the one copy of R1, and so does the step of `behind`."""
     status, answer = infer(running, "asks", asked=asked)
     text = f"model '{asked}' needs the resource 'r1' of the rate limiter, which instance 'asks_0_0' holds"

@@ -88,7 +88,7 @@ def test_servers_share_cached_answers(servers: list[ServerProcess]) -> None:
     assert counts(second, "shared") == (1, 0, 0)
 
 
-def test_other_weights_never_answer_with_the_old_ones(servers: list[ServerProcess]) -> None:
+def test_reloaded_weights_do_not_use_old_cached_answers(servers: list[ServerProcess]) -> None:
     second = servers[1]
     for model in ("reloaded", "chain"):
         assert [factor_of(server, model) for server in servers] == [2.0, 2.0]
@@ -101,7 +101,7 @@ def test_other_weights_never_answer_with_the_old_ones(servers: list[ServerProces
         assert [factor_of(server, model) for server in servers] == [2.0, 5.0]
 
 
-def test_the_password_is_nowhere(servers: list[ServerProcess]) -> None:
+def test_password_is_not_exposed(servers: list[ServerProcess]) -> None:
     for server in servers:
         assert PASSWORD not in server.log_text()
         assert PASSWORD not in server.request("GET", "/v2")[2].decode()
@@ -134,7 +134,7 @@ def infer(module: Any, address: str, model: str, value: float) -> float:
         client.close()
 
 
-def test_the_answer_to_one_protocol_serves_the_other(server: ServerProcess) -> None:
+def test_cache_is_shared_by_http_and_grpc(server: ServerProcess) -> None:
     grpc_address = f"127.0.0.1:{server.grpc_port}"
     values = [1.0, 1.5, 1.0, 1.5]
     assert [infer(triton, server.address, "first", value) for value in values] == [2.0, 3.0, 2.0, 3.0]

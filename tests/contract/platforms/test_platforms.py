@@ -120,7 +120,7 @@ def test_a_platform_of_another_package_has_an_openapi_document() -> None:
         ("tests.contract.platforms.sample:VARIABLE", "is not a Platform, but str"),
     ],
 )
-def test_a_name_that_leads_to_no_platform_aborts_startup(name: str, error: str) -> None:
+def test_unknown_platform_aborts_startup(name: str, error: str) -> None:
     shown = trident("serve", "--model-repository=/m", TRIDENT_PLATFORMS=name)
     assert shown.returncode == 1
     assert error in shown.stderr

@@ -176,7 +176,7 @@ def test_models_control_models(server: ServerProcess) -> None:
     until(lambda: call(server, "controller", "ready", "echo") == "False", "echo is still ready")
 
 
-def test_model_that_exists_only_in_a_call(server: ServerProcess) -> None:
+def test_model_is_loaded_from_files_in_the_call(server: ServerProcess) -> None:
     assert call(server, "controller", "load_file", "made_here", ECHO) == "None"
     assert server.json("GET", "/v2/models/made_here/config")["backend"] == "python"
     assert call(server, "controller", "unload", "made_here") == "None"
@@ -188,7 +188,7 @@ def test_failed_control_is_an_error_of_the_model(server: ServerProcess) -> None:
     assert "TritonModelException: Failed to check model readiness: " in call(server, "controller", "ready", "echo", "x")
 
 
-def test_model_asks_its_other_instance_whose_error_is_passed_on_unchanged(server: ServerProcess) -> None:
+def test_error_of_a_models_other_instance_is_unchanged(server: ServerProcess) -> None:
     assert call(server, "controller", "ask", "controller", "name") == "1.model"
     asked = call(server, "controller", "ask", "controller", "no_such_method")
     assert asked.startswith("Failed to process the request(s) for model 'controller_0_")
@@ -201,7 +201,7 @@ def test_inputs_need_not_be_declared(server: ServerProcess) -> None:
     assert server.json("GET", "/v2/models/undeclared")["inputs"] == []
 
 
-def test_backend_that_is_written_in_python(server: ServerProcess) -> None:
+def test_python_backend_serves_models(server: ServerProcess) -> None:
     for name in ("fruits", "colours"):
         version = server.repository / name / "1"
         version.mkdir(parents=True)

@@ -190,7 +190,7 @@ def test_disconnected_client_frees_its_slot(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("model", ["dynamic", "sequences"])
-def test_model_without_iterative_sequences_must_not_give_back(server: ServerProcess, model: str) -> None:
+def test_rescheduling_needs_iterative_sequences(server: ServerProcess, model: str) -> None:
     text = (
         "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle"
     )

@@ -202,7 +202,7 @@ ensemble_scheduling { step [ { model_name: "stuck" model_version: -1
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_what_a_load_asked_other_models_ends_with_the_load(http_workers: str, tmp_path: Path) -> None:
+def test_ended_load_cancels_its_requests_to_other_models(http_workers: str, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     one = INT32_PAIR.replace('{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] },\n', "").replace(
         "OUTPUT1", "OUTPUT0"
@@ -245,7 +245,7 @@ def test_unload_waits_for_running_executions(server: ServerProcess) -> None:
     until(lambda: 'holding_0_0:0] "finalized"' in server.log_text())
 
 
-def test_model_ends_as_a_program_of_python_does(server: ServerProcess) -> None:
+def test_model_process_ends_like_a_python_program(server: ServerProcess) -> None:
     before = set(os.listdir("/dev/shm"))
     models = [write_model(server.repository, *each) for each in (("ending", ENDING), ("endless", ENDLESS_THREAD))]
     for model in models:

@@ -94,7 +94,7 @@ def events(response: requests.Response) -> Iterator[Any]:
             yield json.loads(line.removeprefix(b"data: "))
 
 
-def test_sender_that_only_the_collector_frees_ends_its_request(server: ServerProcess) -> None:
+def test_garbage_collected_sender_ends_its_request(server: ServerProcess) -> None:
     url = f"http://{server.address}/v2/models/cyclic/generate_stream"
     (event,) = events(requests.post(url, json={"count": 1, "size": 1}, stream=True, timeout=LIMIT_S))
     assert event["error"] == "the model dropped its response sender before the final response"
@@ -213,7 +213,7 @@ def test_grpc_clients_that_stop_reading_cost_their_windows(server: ServerProcess
         wait_until_idle(server)
 
 
-def test_client_that_leaves_cancels_its_request(server: ServerProcess) -> None:
+def test_disconnect_cancels_the_request(server: ServerProcess) -> None:
     wait_until_idle(server)
     with stream(server, -1, size=7) as response:
         assert next(events(response))["said"] == "......0"

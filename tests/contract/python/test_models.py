@@ -67,7 +67,7 @@ def test_coroutines_of_a_decoupled_model_overlap(server: ServerProcess) -> None:
 
 
 @pytest.mark.shapes("one-process", "front-ends")
-def test_memory_that_is_shared_with_an_idle_model_is_given_back(http_workers: str, tmp_path: Path) -> None:
+def test_idle_model_frees_its_shared_memory(http_workers: str, tmp_path: Path) -> None:
     size, count = 16 << 20, 6
     values = np.arange(size, dtype=np.int64).astype(np.int8)
     with ServerProcess(MODELS, tmp_path / "log", "--model-control-mode=explicit", "--load-model=mirror") as server:
@@ -96,7 +96,7 @@ def ask(client: Any, how: str, model: str, value: float = 3, asker: str = "bls")
 @pytest.mark.parametrize(
     ("asker", "how"), [("bls", "sync"), ("bls", "async"), ("bls_async", "exec"), ("bls_async", "await")]
 )
-def test_another_model_is_asked(client: Any, asker: str, how: str) -> None:
+def test_model_sends_a_request_to_another_model(client: Any, asker: str, how: str) -> None:
     result = ask(client, how, "add_sub", asker=asker)
     assert result.as_numpy("OUTPUT0").tolist() == [[6] * 4]
     assert result.as_numpy("OUTPUT1").tolist() == [[0] * 4]
@@ -104,7 +104,7 @@ def test_another_model_is_asked(client: Any, asker: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["count", "count async"])
 @pytest.mark.parametrize("model", ["repeat", "async_repeat"])
-def test_decoupled_model_is_asked(client: Any, how: str, model: str) -> None:
+def test_model_sends_a_request_to_a_decoupled_model(client: Any, how: str, model: str) -> None:
     result = ask(client, how, model, 100)
     assert result.as_numpy("OUTPUT0").tolist() == [*range(100)]
 
@@ -129,7 +129,7 @@ def test_request_to_another_model_that_fails_has_its_reason(client: Any, how: st
     assert message.endswith(reason)
 
 
-def test_decoupled_model_must_be_asked_as_one(client: Any) -> None:
+def test_decoupled_model_needs_a_decoupled_request(client: Any) -> None:
     with pytest.raises(InferenceServerException) as caught:
         ask(client, "async", "repeat")
     assert "Model repeat is using the decoupled." in caught.value.message()
@@ -160,7 +160,7 @@ def test_custom_metrics(server: ServerProcess, client: Any) -> None:
     assert "temporary" not in "\n".join(lines)
 
 
-def test_what_a_request_has(client: Any) -> None:
+def test_request_has_all_fields(client: Any) -> None:
     result = client.infer(
         "mirror",
         [tensor("IN", np.array([1, 2], np.int8), "INT8")],
@@ -227,11 +227,11 @@ def test_errors_of_models_reach_the_client(client: Any, name: str, reason: str) 
         ("runs_a_program", [3, 4, 5, 6]),
     ],
 )
-def test_unusual_models_work(client: Any, name: str, expected: list[Any]) -> None:
+def test_model_with_unusual_code_is_served(client: Any, name: str, expected: list[Any]) -> None:
     assert case(client, name).as_numpy("OUT").tolist() == expected
 
 
-def test_outputs_that_are_not_as_configured_may_be_errors(tmp_path: Path) -> None:
+def test_unconfigured_outputs_are_errors_in_strict_mode(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "cases").symlink_to(MODELS / "cases")
     with (
@@ -257,7 +257,7 @@ def test_request_without_a_response_fails(client: Any) -> None:
         case(client, "answers_never")
 
 
-def test_lines_of_the_log(server: ServerProcess, client: Any) -> None:
+def test_model_output_is_logged(server: ServerProcess, client: Any) -> None:
     case(client, "prints")
     line = (MODELS / "cases" / "1" / "model.py").read_text()[:-1].split('log_warn("logged')[0].count("\n") + 1
     for expected in (f"model.py:{line}]", "logged by the model", "printed by the model", "printed to stderr"):

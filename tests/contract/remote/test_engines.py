@@ -43,7 +43,7 @@ def test_other_engine_serves_while_one_cannot_restart(tmp_path: Path) -> None:
         assert {factor_of(server, "given") for _ in range(10)} == {2.0}
 
 
-def test_a_load_whose_front_end_dies_ends_the_same_in_both(tmp_path: Path) -> None:
+def test_load_of_a_dead_front_end_is_consistent_across_engines(tmp_path: Path) -> None:
     folder = tmp_path / "models"
     add_scaled(folder, "given", 2.0)
     gate = Gate(folder, "gated", 3.0)

@@ -137,7 +137,7 @@ def at_once(calls: list[Callable[[], object]]) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_http(server: FaultyServer, places: tuple[str, ...], model: str) -> None:
+def test_faults_over_http(server: FaultyServer, places: tuple[str, ...], model: str) -> None:
     def run(number: int) -> None:
         with Client(server.http_port) as client:
             for _ in range(ROUNDS):
@@ -147,7 +147,7 @@ def test_http(server: FaultyServer, places: tuple[str, ...], model: str) -> None
     at_once([lambda number=number: run(number) for number in range(CONNECTIONS)])  # type: ignore[misc]
 
 
-def test_an_engine_that_cannot_find_a_model(server: FaultyServer, http_workers: str) -> None:
+def test_fault_in_find_model(server: FaultyServer, http_workers: str) -> None:
     name = MARK + ("engine" if http_workers == "0" else "client")
     with Client(server.http_port) as client:
         for path in (f"/v2/models/{name}/infer", "/v2/models/plain/infer"):
@@ -170,7 +170,7 @@ def tensors(asked: Asked) -> list[Any]:
 
 
 @pytest.mark.parametrize("model", ["plain", "chain"])
-def test_grpc(server: FaultyServer, places: tuple[str, ...], model: str) -> None:
+def test_faults_over_grpc(server: FaultyServer, places: tuple[str, ...], model: str) -> None:
     with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
         answers: SimpleQueue[tuple[Asked, Any, Any]] = SimpleQueue()
         asked = [Asked(places, model) for _ in range(400)]
@@ -191,7 +191,7 @@ def test_grpc(server: FaultyServer, places: tuple[str, ...], model: str) -> None
 
 
 @pytest.mark.parametrize("model", ["ordered", "cached", "stream"])
-def test_grpc_streams(server: FaultyServer, places: tuple[str, ...], model: str) -> None:
+def test_faults_in_grpc_streams(server: FaultyServer, places: tuple[str, ...], model: str) -> None:
     """Those of models that answer once are answered in order; in a decoupled one, ids tell whose a response is."""
 
     def run() -> None:
@@ -233,7 +233,7 @@ def check_decoupled(answers: SimpleQueue[tuple[Any, Any]], asked: list[Asked]) -
 
 
 @pytest.mark.parametrize("model", ["plain", "chain", "numbered"])
-def test_web_sockets(server: FaultyServer, places: tuple[str, ...], model: str) -> None:
+def test_faults_in_web_sockets(server: FaultyServer, places: tuple[str, ...], model: str) -> None:
     def run(sequence: int) -> None:
         with connect(f"ws://{server.address}/v2/models/{model}/stream") as stream:
             asked = [Asked(places, model) for _ in range(60)]
@@ -277,7 +277,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyEngine]:
 
 
 @pytest.mark.parametrize("name", [*MODELS, "stream"])
-def test_the_library(engine: FaultyEngine, name: str) -> None:
+def test_faults_in_the_library(engine: FaultyEngine, name: str) -> None:
     """In this process: threads that wait, futures, coroutines, and streams."""
     places = (*IN_BACKEND, *(place for place in IN_ENGINE if not place.endswith("parameters")))
     model = Model(lambda: engine, ThreadBridge(), name, -1, {})  # type: ignore[arg-type, return-value]
