@@ -168,7 +168,7 @@ REFUSED: list[tuple[Case, str]] = [
 
 
 @pytest.mark.slow
-def test_the_parser_refuses(parser: tuple[Path, Path]) -> None:
+def test_parser_refuses_invalid_options(parser: tuple[Path, Path]) -> None:
     answers = refusals(parser, [refused for refused, _ in REFUSED])
     missing = [(answer, said) for answer, (_, said) in zip(answers, REFUSED, strict=True) if said not in (answer or "")]
     assert missing == []
@@ -202,7 +202,7 @@ for _ in range(2):
         (700, "DeviceLost", "None"),
     ],
 )
-def test_a_session_is_made_on_the_gpu_and_its_failure_is_understood(
+def test_gpu_session_failure_is_recognized(
     parser: tuple[Path, Path], tmp_path: Path, error: int, kind: str, hint: str
 ) -> None:
     wheel, stubs = parser

@@ -16,7 +16,7 @@ SECONDS = float(os.environ.get("HISTORIES_SECONDS", "30"))
 
 
 @pytest.mark.parametrize("shape", ["one-process", "front-ends", "engines", "demand", "demand-front-ends"])
-def test_every_answer_is_right_and_comes_once(shape: str) -> None:
+def test_every_answer_is_correct_and_sent_once(shape: str) -> None:
     result = run(Setting(seed=1, shape=shape, seconds=SECONDS))
     print(result)
     assert not result.failure, str(result)

@@ -21,25 +21,25 @@ def simulation() -> Iterator[None]:
 
 @pytest.mark.usefixtures("simulation")
 @pytest.mark.parametrize(("shape", "schedules"), [("", 1500), ("queue", 2000)])
-def test_every_request_is_answered_as_it_must_be(shape: str, schedules: int) -> None:
+def test_random_schedules_answer_every_request_correctly(shape: str, schedules: int) -> None:
     failed = search(0, schedules, shape)
     assert failed is None, f"python -m tests.simulation --seed {failed.seed} says more\n{failed.world.text()}"
 
 
 @pytest.mark.usefixtures("simulation")
-def test_the_same_seed_makes_the_same_trace() -> None:
+def test_same_seed_gives_the_same_trace() -> None:
     traces = {seed: run(seed).world.text() for seed in range(100)}
     for seed in reversed(range(100)):
         assert run(seed).world.text() == traces[seed], seed
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds <= 1000], ids=lambda fault: fault.name)
-def test_a_fault_is_found_in_seconds(fault: Fault) -> None:
+def test_injected_fault_is_found_in_seconds(fault: Fault) -> None:
     with simulated(fault.changes()):
         assert search(0, fault.seeds, fault.shape) is not None
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.seeds > 1000], ids=lambda fault: fault.name)
-def test_a_fault_that_takes_longer_to_find_can_still_be_put_in(fault: Fault) -> None:
+def test_rare_fault_can_be_injected(fault: Fault) -> None:
     """`python -m tests.simulation --fault all` finds it."""
     assert list(fault.changes())

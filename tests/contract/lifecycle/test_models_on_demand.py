@@ -144,7 +144,7 @@ def test_an_answer_in_the_cache_outlives_its_model(server: ServerProcess) -> Non
     assert (found["inference_stats"]["cache_hit"]["count"], found["execution_count"]) == (1, 0)
 
 
-def test_models_come_back_after_the_engine_was_killed(server: ServerProcess) -> None:
+def test_models_are_reloaded_after_the_engine_is_killed(server: ServerProcess) -> None:
     many = [f"small{number:02}" for number in range(MANY)]
 
     def ask_small(name: str) -> int:

@@ -115,7 +115,7 @@ def test_counts_of_a_front_end_survive_its_death(server: ServerProcess) -> None:
 # --- models
 
 
-def test_change_by_one_front_end_is_known_to_all_at_once(server: ServerProcess) -> None:
+def test_change_by_one_front_end_is_visible_in_all(server: ServerProcess) -> None:
     """Even a front end that was stopped meanwhile must not show the old state after the change was answered."""
     with ExitStack() as stack:
         callers = [stack.enter_context(Caller(server, each)) for each in front_ends_of(server)]

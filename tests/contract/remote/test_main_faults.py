@@ -118,7 +118,7 @@ def test_sigint_lets_requests_in_flight_finish_before_the_engine_stops(repositor
         assert "Traceback" not in log
 
 
-def test_stuck_model_ends_the_stop_with_status_1(repository: Path, tmp_path: Path) -> None:
+def test_stuck_model_forces_exit_status_1(repository: Path, tmp_path: Path) -> None:
     with RemoteServer(repository, tmp_path, "--exit-timeout-secs=1") as server:
         with asking(server, long_request(FOR_EVER)) as answers:
             server.process.send_signal(signal.SIGTERM)

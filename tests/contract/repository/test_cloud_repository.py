@@ -105,7 +105,7 @@ def test_first_start_downloads_served_models_and_second_start_nothing(
 
 
 @pytest.mark.parametrize("storage", ["s3", "gcs", "azurite"])
-def test_models_on_demand_are_downloaded_when_something_asks_for_them(
+def test_models_on_demand_are_downloaded_on_first_request(
     storage: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     repository = CloudRepository(request.getfixturevalue(storage), "demanded", "models")
@@ -125,9 +125,7 @@ def test_models_on_demand_are_downloaded_when_something_asks_for_them(
             until(lambda: all(entry["state"] == "UNAVAILABLE" for entry in server.json("POST", "/v2/repository/index")))
 
 
-def test_files_of_models_on_demand_leave_the_disk_in_the_order_of_their_last_use(
-    s3: S3Emulator, tmp_path: Path
-) -> None:
+def test_model_files_are_evicted_from_disk_in_lru_order(s3: S3Emulator, tmp_path: Path) -> None:
     repository = CloudRepository(s3, "in-turn", "models")
     weights = {name: heavy(factor, 1).SerializeToString() for name, factor in (("a", 2.0), ("b", 3.0), ("c", 4.0))}
     for name, content in weights.items():
@@ -346,7 +344,7 @@ def test_load_request_fetches_changed_objects_only(s3: S3Emulator, tmp_path: Pat
         assert load(server, "none") == (500, "failed to load 'none', failed to poll from model repository")
 
 
-def test_a_load_gets_what_the_storage_has_whatever_became_of_the_cache(s3: S3Emulator, tmp_path: Path) -> None:
+def test_load_repairs_a_changed_cache_from_storage(s3: S3Emulator, tmp_path: Path) -> None:
     repository = CloudRepository(s3, "shared", "models")
     for model in ("writes", "other"):
         repository.put_model(model, 2.0)

@@ -36,7 +36,7 @@ def made_for_servers() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("trident-serve-*"))
 
 
-def test_a_file_is_served_as_it_is_and_a_change_is_loaded(tmp_path: Path) -> None:
+def test_python_model_file_is_served_directly_and_reloaded(tmp_path: Path) -> None:
     before = made_for_servers()
     repository = tmp_path / "models"
     assert main(["init", "ratio", f"--repository={repository}"]) == 0
@@ -91,7 +91,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.slow
-def test_an_object_or_a_folder_becomes_a_model_that_answers_as_it_does(
+def test_imported_object_or_folder_answers_like_the_original(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [f"--repository={tmp_path / 'models'}", f"--model-cache-directory={tmp_path / 'cache'}"]

@@ -74,7 +74,7 @@ def put_shipped_models(emulator: S3Emulator | GcsEmulator) -> None:
             emulator.put("doctor", f"models/{path.relative_to(SHIPPED)}", path.read_bytes())
 
 
-def test_a_bucket_of_s3_that_can_be_served(s3: S3Emulator, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_usable_s3_bucket_passes(s3: S3Emulator, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     put_shipped_models(s3)
     uri = f"s3://{s3.address}/doctor/models"
     status, texts = report_of(capsys, uri, tmp_path / "cache")
@@ -91,7 +91,7 @@ def test_a_bucket_of_s3_that_can_be_served(s3: S3Emulator, capsys: pytest.Captur
     assert f"for {tmp_path / 'cache'}" in texts["Room disk"]
 
 
-def test_a_bucket_of_cloud_storage_that_can_be_served(
+def test_usable_cloud_storage_bucket_passes(
     gcs: GcsEmulator, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_shipped_models(gcs)
@@ -124,7 +124,7 @@ def test_a_refused_listing_of_cloud_storage_shows_the_command(fake: FakeStorage)
     assert "gcloud storage buckets add-iam-policy-binding gs://bucket" in found.cure
 
 
-def test_a_profile_that_does_not_exist_is_the_only_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_profile_is_the_only_check_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "missing")
     found = lines_of("s3://bucket/models")
     assert list(found) == ["credentials"]
@@ -132,7 +132,7 @@ def test_a_profile_that_does_not_exist_is_the_only_line(monkeypatch: pytest.Monk
     assert "missing" in found["credentials"].text
 
 
-def test_a_storage_that_does_not_answer_fails() -> None:
+def test_unreachable_storage_fails() -> None:
     with ScriptedS3(LISTING) as server:
         uri = server.store().location
     found = lines_of(uri)
@@ -140,6 +140,6 @@ def test_a_storage_that_does_not_answer_fails() -> None:
     assert found["clock"].level is Severity.WARNING
 
 
-def test_the_skew_of_the_clock_is_read_from_any_answer(fake: FakeStorage) -> None:
+def test_clock_skew_is_read_from_any_response(fake: FakeStorage) -> None:
     assert abs(clock_skew(fake.endpoint)) < 60
     assert 940 < clock_skew(fake.endpoint, now=lambda: time.time() + 1000) < 1060

@@ -72,7 +72,7 @@ def test_each_process_has_stored_its_file_when_the_server_has_stopped(
         assert line["responses"][0]["outputs"][0]["data"] == [int(number) + each + 3 for each in range(16)]
 
 
-def test_a_store_that_is_down_delays_nothing_and_is_told(tmp_path: Path) -> None:
+def test_unreachable_store_delays_no_answer_and_is_logged(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     target = f"s3://{HOST}:{port}/payloads"
     with server_of(tmp_path, target, "--http-workers=0", "--exit-timeout-secs=1", **KEYS) as server:

@@ -99,7 +99,7 @@ def test_each_model_takes_memory_in_one_engine(container: Container) -> None:
     until(lambda: all(size < 0.5 * HEAVY_MB for size in left()), lambda: str(left()))
 
 
-def test_every_front_end_knows_what_another_one_has_done(container: Container) -> None:
+def test_changes_by_one_front_end_reach_the_others(container: Container) -> None:
     first, second = front_ends_of(container)
     with only(container, first):
         container.load_all()
@@ -113,7 +113,7 @@ def test_every_front_end_knows_what_another_one_has_done(container: Container) -
         assert container.models() == {name: container.url(name) for name in NAMES[1:]}
 
 
-def test_the_models_of_a_killed_engine_come_back(container: Container) -> None:
+def test_models_of_a_killed_engine_are_reloaded(container: Container) -> None:
     container.load_all()
     over = threading.Event()
     statuses: dict[str, Counter[int]] = {name: Counter() for name in NAMES}

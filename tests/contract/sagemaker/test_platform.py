@@ -134,7 +134,7 @@ def sized(size: object) -> dict[str, str]:
         (ROW, {"Content_Type": CSV, "X_Amzn_SageMaker_Inference_Id": "i" * 65}, 400, "Inference-Id"),
     ],
 )
-def test_mistake_is_refused_with_its_reason(
+def test_invalid_invocation_is_refused_with_its_reason(
     container: SageMakerContainer, body: bytes, headers: dict[str, str], status: int, text: str
 ) -> None:
     """One of each kind: what each format refuses is tested without a server."""

@@ -188,7 +188,7 @@ def test_body_that_only_opens_a_session_is_refused_with_the_cure(platform: Platf
 
 
 @pytest.mark.parametrize(("model", "sessions", "opened"), [("single", None, 0), ("single", True, 1)])
-def test_only_sequence_models_have_sessions_unless_the_settings_say_otherwise(
+def test_sessions_are_for_sequence_models_unless_configured_otherwise(
     platform: Platform, model: str, sessions: bool | None, opened: int
 ) -> None:
     call = platform.calls(default_model=model, sessions=sessions)

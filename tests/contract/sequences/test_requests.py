@@ -93,14 +93,14 @@ def test_model_receives_start_end_and_id_of_each_request(
         }
 
 
-def test_a_state_may_change_its_shape_and_begins_with_the_data_of_a_file(client: Client) -> None:
+def test_sequence_state_may_change_shape_and_start_from_a_file(client: Client) -> None:
     seen = list(FIRST_STATE)
     for value, place in ((1, "s"), (2, ""), (3, "e")):
         seen.append(value)
         assert client.infer("history", 5, place, value) == {"ALL": seen}
 
 
-def test_a_state_may_be_text(client: Client) -> None:
+def test_sequence_state_may_be_strings(client: Client) -> None:
     found = [client.infer("previous", 5, place, text) for place, text in (("s", b"a"), ("", b"b"), ("e", b"c"))]
     assert found == [{"PREVIOUS": [b""]}, {"PREVIOUS": [b"a"]}, {"PREVIOUS": [b"b"]}]
 
@@ -131,7 +131,7 @@ def start_missing(sequence: int | str, model: str) -> tuple[int, str]:
     return 400, f"inference request for sequence {sequence} to model '{model}' {text}"
 
 
-def test_a_request_that_fits_no_sequence_is_refused(server: ServerProcess) -> None:
+def test_request_without_a_valid_sequence_is_refused(server: ServerProcess) -> None:
     assert ask(server, "numbers", 1) == start_missing(1, "numbers")
     assert ask(server, "texts", "x") == start_missing("x", "texts")
     no_id = "inference request to model 'numbers' must specify a non-zero or non-empty correlation ID"
@@ -151,7 +151,7 @@ def test_disconnected_client_frees_its_sequence_slot(server: ServerProcess) -> N
     assert ask(server, "quick", 5) == start_missing(5, "quick")
 
 
-def test_a_python_model_whose_process_dies_has_lost_its_sequences(server: ServerProcess) -> None:
+def test_dead_python_process_loses_its_sequences(server: ServerProcess) -> None:
     assert ask(server, "python", 14, "s") == (200, "s")
     before = stubs_of(server)
     for process in before.values():

@@ -77,9 +77,7 @@ def register(server: ServerProcess, name: str, key: str, size: int) -> None:
         (b"\1\0\0\0a\xff\xff\xff\xff", "expecting string of length 4294967295 but only 0 bytes available"),
     ],
 )
-def test_strings_that_cannot_be_read_fail_their_request_alone(
-    server: ServerProcess, content: bytes, error: str
-) -> None:
+def test_unreadable_strings_fail_only_their_own_request(server: ServerProcess, content: bytes, error: str) -> None:
     def ask(source: dict[str, Any]) -> tuple[int, Any]:
         body = json.dumps({"inputs": [{"name": "X", "datatype": "BYTES", "shape": [1, 2], **source}]}).encode()
         status, _, answer = server.request("POST", "/v2/models/texts/infer", body)
@@ -95,7 +93,7 @@ def test_strings_that_cannot_be_read_fail_their_request_alone(
         assert (status, answer.get("outputs", answer)[0]["data"]) == (200, ["c", "d"])
 
 
-def test_memory_that_shrinks_and_grows_under_the_requests(server: ServerProcess) -> None:
+def test_shared_memory_may_shrink_and_grow_during_requests(server: ServerProcess) -> None:
     stop = threading.Event()
     with memory(2 * LARGE) as both, speaker("http", server) as speaks:
         register(server, "both", both.key, 2 * LARGE)

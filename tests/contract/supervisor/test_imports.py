@@ -35,7 +35,7 @@ class WatchedServer(ServerProcess):
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_running_server_has_imported_no_tool(tmp_path: Path, shipped_models: Path, workers: str) -> None:
+def test_running_server_imports_no_tools(tmp_path: Path, shipped_models: Path, workers: str) -> None:
     options = (f"--http-workers={workers}", "--shutdown-grace-secs=0")
     with WatchedServer(shipped_models, tmp_path / "log", *options) as server:
         assert server.request("GET", "/v2/models/simple/config")[0] == 200

@@ -74,9 +74,7 @@ def replace(server: ServerProcess) -> None:
     [(load_and_unload, 15), (fail_to_load, 15), (refuse_files, 10), (replace, 10)],
     ids=["load and unload", "failed load", "refused files", "reload"],
 )
-def test_repeated_load_keeps_nothing(
-    server: ServerProcess, action: Callable[[ServerProcess], None], times: int
-) -> None:
+def test_repeated_use_leaks_nothing(server: ServerProcess, action: Callable[[ServerProcess], None], times: int) -> None:
     for _ in range(WARM_UP):
         action(server)
     before = Held.by(server)

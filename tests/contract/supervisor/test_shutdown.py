@@ -93,7 +93,7 @@ def test_last_port_answers_until_the_drain_ends() -> None:
         assert server.ended() == 0
 
 
-def test_exit_timeout_ends_with_status_1() -> None:
+def test_exit_timeout_forces_exit_status_1() -> None:
     with served(exit_timeout_s=1.0) as server, Client(server.port) as client, Client(server.port) as idle:
         assert idle.ask(GET).status == 200
         client.send(b"GET /wait HTTP/1.1\r\n\r\n")
@@ -105,7 +105,7 @@ def test_exit_timeout_ends_with_status_1() -> None:
         assert found == {"1"}
 
 
-def test_site_that_does_not_drain_ends_with_status_1() -> None:
+def test_undrained_site_forces_exit_status_1() -> None:
     with served("--undrained") as server:
         server.signal(signal.SIGTERM)
         assert server.ended() == 1

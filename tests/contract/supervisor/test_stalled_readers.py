@@ -113,9 +113,7 @@ def test_server_serves_and_stops_while_its_log_pipe_is_full(
         assert "Exiting" not in pipe.text()
 
 
-def test_a_python_model_that_prints_more_than_the_reader_takes(
-    http_workers: str, pipe: StalledPipe, tmp_path: Path
-) -> None:
+def test_python_model_prints_faster_than_the_log_is_read(http_workers: str, pipe: StalledPipe, tmp_path: Path) -> None:
     printing = "print('a line of the model\\n' * 5000)\n    responses = []"
     write_model(tmp_path / "m", "simple", ADD_SUB.replace("responses = []", printing))
     with SilentServer(tmp_path / "m", pipe.path, "--shutdown-grace-secs=0") as server:

@@ -29,7 +29,7 @@ def command_in(log: str) -> str:
     return command
 
 
-def test_the_request_at_the_end_of_the_report_is_answered(tmp_path: Path, shipped_models: Path) -> None:
+def test_request_in_the_start_report_works(tmp_path: Path, shipped_models: Path) -> None:
     with ServerProcess(shipped_models, tmp_path / "log", "--shutdown-grace-secs=0") as server:
         until(lambda: "    curl " in server.log_text(), server.log_text)
         log = server.log_text()
@@ -42,7 +42,7 @@ def test_the_request_at_the_end_of_the_report_is_answered(tmp_path: Path, shippe
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_a_terminal_gets_colours_unless_it_asks_for_none(shipped_models: Path, no_color: str) -> None:
+def test_terminal_output_is_coloured_unless_disabled(shipped_models: Path, no_color: str) -> None:
     http, grpc, metrics = free_ports(3)
     options = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}", "--shutdown-grace-secs=0"]
     environment = environment_without("TRIDENT_", "NO_COLOR") | {"TERM": "xterm", "NO_COLOR": no_color}

@@ -86,7 +86,7 @@ def test_redirect_reaches_routes_that_only_read(container: VertexContainer) -> N
         [b"X_Vertex_Ai_Triton_Redirect: " + CONTROL.encode()],
     ],
 )
-def test_no_spelling_of_the_header_reaches_a_control_route(container: VertexContainer, lines: list[bytes]) -> None:
+def test_redirect_header_never_reaches_a_control_route(container: VertexContainer, lines: list[bytes]) -> None:
     head = [b"POST " + PREDICT.encode() + b" HTTP/1.1", b"Host: x", b"Content-Length: 2", b"Connection: close", *lines]
     with socket.create_connection((HOST, container.port), LIMIT_S) as connection:
         connection.sendall(b"\r\n".join([*head, b"", b"{}"]))

@@ -81,7 +81,7 @@ def test_model_in_the_predict_route_becomes_the_default(tmp_path: Path) -> None:
     ],
     ids=["route", "no artifacts", "no model", "default model"],
 )
-def test_mistake_in_the_deployment_ends_the_start(
+def test_invalid_deployment_aborts_startup(
     tmp_path: Path, arguments: list[str], variables: dict[str, str], text: str
 ) -> None:
     add_scaled(tmp_path / "models", "cat", 3)

@@ -100,7 +100,7 @@ def test_words_after_serve_are_model_repositories(
 
 
 @pytest.mark.parametrize("files", [["1/model.onnx"], ["1/weights", "config.pbtxt"]])
-def test_a_version_is_not_served_but_its_model_is_named(
+def test_version_folder_is_refused_with_the_name_of_its_model(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in files:
@@ -258,7 +258,7 @@ def spec(name: str, *dims: int, datatype: str = "FP32", **more: Any) -> ModelSpe
         (["--http-address=10.0.0.1"], [], ["http://10.0.0.1:8000/v2"]),
     ],
 )
-def test_the_report_ends_with_a_request_to_copy(
+def test_report_ends_with_a_sample_request(
     options: list[str], specs: list[ModelSpec], words: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

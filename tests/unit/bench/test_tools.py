@@ -54,7 +54,7 @@ def unpublished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "unpublished"
 
 
-def test_a_quiet_run_is_published(tmp_path: Path) -> None:
+def test_run_on_a_quiet_machine_is_published(tmp_path: Path) -> None:
     page = written(tmp_path / "results", QUIET, QUIET, "--crowded")
     assert page.parent == tmp_path / "results"
     assert page.read_text() == "text"
@@ -63,9 +63,7 @@ def test_a_quiet_run_is_published(tmp_path: Path) -> None:
     assert CROWDED not in machine_sentence(QUIET)
 
 
-def test_a_crowded_run_does_not_begin_or_is_not_published_unless_it_is_marked(
-    tmp_path: Path, unpublished: Path
-) -> None:
+def test_run_on_a_busy_machine_is_refused_unless_marked(tmp_path: Path, unpublished: Path) -> None:
     with pytest.raises(SystemExit, match=r"other processes took 40% .* --crowded"):
         written(tmp_path / "results", BUSY, QUIET)
     page = written(tmp_path / "results", QUIET, BUSY)
@@ -112,7 +110,7 @@ BURN = "import time\nwhile time.process_time() < 0.3: pass"
     ("others", "stolen", "crowded"),
     [(0.0, 0.0, False), (0.09, 0.04, False), (0.11, 0.0, True), (0.0, 0.06, True)],
 )
-def test_a_machine_is_crowded_above_either_limit(others: float, stolen: float, crowded: bool) -> None:
+def test_machine_is_busy_above_either_limit(others: float, stolen: float, crowded: bool) -> None:
     assert MachineLoad(others, stolen, load_average=9.0).crowded is crowded
 
 
@@ -168,7 +166,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(("piece_bytes", "pieces"), [(1, 282), (10, 29), (141, 2), (1000, 1)])
-def test_files_are_joined_as_they_were(files: list[Path], tmp_path: Path, piece_bytes: int, pieces: int) -> None:
+def test_split_files_are_joined_unchanged(files: list[Path], tmp_path: Path, piece_bytes: int, pieces: int) -> None:
     packed = tmp_path / "packed"
     assert split(files, packed, piece_bytes) == pieces
     sizes = [piece.stat().st_size for piece in sorted(packed.glob("piece-*"))]
@@ -177,7 +175,7 @@ def test_files_are_joined_as_they_were(files: list[Path], tmp_path: Path, piece_
     assert {file.name: file.read_bytes() for file in joined} == CONTENTS
 
 
-def test_damage_is_found(files: list[Path], tmp_path: Path) -> None:
+def test_damaged_piece_is_detected(files: list[Path], tmp_path: Path) -> None:
     packed = tmp_path / "packed"
     split(files, packed, 100)
     piece = packed / "piece-001"
@@ -234,7 +232,7 @@ def test_the_commit_is_a_named_one_or_the_newest_release_before_head(
     assert why in str(found)
 
 
-def test_a_commit_that_is_not_there_is_refused_with_the_cure(checkout: Path) -> None:
+def test_missing_commit_is_refused_with_a_hint(checkout: Path) -> None:
     for name in ("nothing", "--version"):
         with pytest.raises(SystemExit, match=f"no commit {name}.*--against"):
             find(checkout, name)
@@ -263,7 +261,7 @@ def test_every_entry_point_has_a_port() -> None:
     assert "--allow-client-shm=true" in command
 
 
-def test_options_that_an_older_checkout_does_not_know_are_left_out(tmp_path: Path) -> None:
+def test_options_unknown_to_an_older_checkout_are_omitted(tmp_path: Path) -> None:
     app = tmp_path / "older" / "trident" / "app"
     for package in (app, app.parent / "core", app.parent / "adapters"):
         package.mkdir(parents=True)
@@ -274,7 +272,7 @@ def test_options_that_an_older_checkout_does_not_know_are_left_out(tmp_path: Pat
     assert [option.partition("=")[0] for option in options] == ["--model-repository", "--http-port"]
 
 
-def test_a_folder_is_compared_where_it_lies_and_rows_are_named_by_their_keys(checkout: Path, tmp_path: Path) -> None:
+def test_folder_is_compared_in_place_and_rows_are_named_by_their_keys(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "trident").mkdir(parents=True)
     with checked_out(checkout, find(checkout, str(tmp_path / "other"))) as folder:
         assert folder == tmp_path / "other"
@@ -356,7 +354,7 @@ def _pairs(true_ratio: float, count: int, seed: int) -> Ratio:
         (1.10, 1.20, 1.30, Verdict.OK),
     ],
 )
-def test_only_an_interval_that_lies_below_the_limit_is_slower(
+def test_only_an_interval_below_the_limit_counts_as_slower(
     low: float, median: float, high: float, verdict: Verdict
 ) -> None:
     assert Verdict.of(Ratio(median, low, high)) is verdict
@@ -364,7 +362,7 @@ def test_only_an_interval_that_lies_below_the_limit_is_slower(
     assert Verdict.of(Ratio(1.0, 0.98, 1.02), Ratio(0.9, 0.88, 0.92)) is Verdict.SLOWER
 
 
-def test_noise_is_not_taken_for_slowness() -> None:
+def test_noise_does_not_count_as_slower() -> None:
     verdicts = [Verdict.of(_pairs(1.0, ENOUGH, seed)) for seed in range(200)]
     assert Verdict.SLOWER not in verdicts
     assert verdicts.count(Verdict.OK) > 100

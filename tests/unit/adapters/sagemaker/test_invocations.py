@@ -145,7 +145,7 @@ def test_a_classification_has_the_same_text_in_every_format(accept: str, expecte
 
 
 @pytest.mark.parametrize("data", [V2, b"[1,2]"])
-def test_npy_for_several_outputs_is_refused_before_the_model_runs(data: bytes) -> None:
+def test_npy_for_several_outputs_is_refused_before_execution(data: bytes) -> None:
     bench = Bench()
     spec = bench.engine.model_spec("simple")
     two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
@@ -158,7 +158,7 @@ def test_npy_for_several_outputs_is_refused_before_the_model_runs(data: bytes) -
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/jsonlines", None])
-def test_a_line_is_answered_as_if_it_were_alone(content_type: str | None) -> None:
+def test_each_line_is_answered_separately(content_type: str | None) -> None:
     bench = Bench(batch=True)
     answer = bench.invoke(V2 + b"\n" + V2 + b"\n", content_type)
     assert (answer.status_code, answer.content_type) == (200, "application/jsonlines")
@@ -240,7 +240,7 @@ def test_inference_type_selects_the_task_of_invocations(kind: InferenceType) -> 
     assert request.parameters == {"a": "b", "X-Amzn-SageMaker-Custom-Attributes": "a=b", "speed": 3}
 
 
-def test_memory_that_a_stream_lacks_is_a_507_with_an_event() -> None:
+def test_out_of_memory_in_a_stream_is_a_507_with_an_event() -> None:
     bench = Bench(inference_type=InferenceType.GENERATE_STREAM)
     bench.error = OutOfMemory("no memory")
     answer = bench.invoke(b'{"IN": 1}')
@@ -304,7 +304,7 @@ TIMING = (
     ],
     ids=["alone", "behind the model's", "just fits", "too long"],
 )
-def test_times_join_the_custom_attributes_where_they_fit(before: str | None, after: str) -> None:
+def test_timings_are_added_to_custom_attributes_within_the_limit(before: str | None, after: str) -> None:
     headers = [("Content-Type", "text/csv")] + ([] if before is None else [(ATTRIBUTES, before)])
     add_timing(TIMES, headers)
     assert headers == [("Content-Type", "text/csv"), (ATTRIBUTES, after)]

@@ -78,7 +78,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_one_of_two_simultaneous_loads_wins(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
+def test_only_one_of_two_simultaneous_loads_succeeds(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     with endpoint.bench.backend.holding("a"):
         first = pool.submit(endpoint.load, "a")
@@ -142,7 +142,7 @@ def test_a_failed_unload_keeps_the_model(endpoint: Endpoint) -> None:
     assert endpoint.names() == ["a"]
 
 
-def test_a_loaded_model_stays_and_only_an_unload_lets_it_go(tmp_path: Path) -> None:
+def test_loaded_model_stays_until_it_is_unloaded(tmp_path: Path) -> None:
     with living(control_mode="demand", model_idle_s=0.001, poll_secs=0.001) as bench:
         endpoint = Endpoint(tmp_path, bench)
         endpoint.unpack("a", 1)
@@ -169,7 +169,7 @@ def test_a_registered_model_is_loaded_by_the_start(tmp_path: Path) -> None:
         assert bench.backend.loads == ["a:1=1"]
 
 
-def test_memory_that_is_short_for_a_step_is_short_for_the_ensemble(tmp_path: Path) -> None:
+def test_out_of_memory_of_a_step_is_that_of_the_ensemble(tmp_path: Path) -> None:
     """The platform unloads another model after such an error, and after no other."""
     write(tmp_path / "e" / "model", "a", "1".ljust(1000))
     put(tmp_path / "e" / "model" / "e" / "config.pbtxt", ENSEMBLE)
@@ -363,7 +363,7 @@ def test_invalid_loads_are_refused(bench: Container, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "..%2fsecret", "%00", "%ff", "n" * 4000])
-def test_names_in_paths_lead_nowhere(bench: Container, name: str) -> None:
+def test_model_name_with_a_path_is_refused(bench: Container, name: str) -> None:
     for method, path in (("DELETE", ""), ("POST", "/invoke")):
         assert bench.open(f"/models/{name}{path}", method=method).status_code in (400, 404)
     assert bench.engine.calls == []

@@ -58,7 +58,7 @@ def test_a_body_without_a_known_form_is_refused(body: bytes) -> None:
 # --- targets
 
 
-def test_target_parameters_are_taken_and_others_are_passed_on() -> None:
+def test_target_parameters_are_removed_and_others_forwarded() -> None:
     bench = VertexBench()
     named = {"model": "simple", "version": "1", "id": "r7", "outputs": ["OUT"]}
     parameters = {**named, "priority": 2.0, "a": "b", "c": 1.5}
@@ -182,7 +182,7 @@ def test_invalid_members_are_refused(name: str, expected: str, values: list[obje
             take_target({name: value})
 
 
-def test_a_long_document_names_its_model() -> None:
+def test_model_is_read_from_a_long_document() -> None:
     text = '{"instances":["' + "x" * 10_000 + '"],"parameters":{"model":"cat"}}'
     body = text.encode()
     assert names_model(body)

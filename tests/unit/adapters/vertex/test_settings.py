@@ -43,7 +43,7 @@ def test_the_platform_sets_its_options() -> None:
     ]
 
 
-def test_the_port_and_the_repository_count_outside_of_the_platform() -> None:
+def test_port_and_repository_variables_apply_outside_the_platform() -> None:
     found = server_options(VARIABLES, on_platform=False)
     assert [each.flag for each in found] == ["vertex-ai-port", "model-repository"]
 

@@ -91,7 +91,7 @@ OF_GROUPS = {
 }
 
 
-def test_this_test_knows_all_groups() -> None:
+def test_all_groups_are_tested() -> None:
     assert OF_GROUPS.keys() == {*GROUPS, "metrics"}
 
 

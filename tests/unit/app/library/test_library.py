@@ -102,7 +102,7 @@ def simple(server: trident.Server) -> trident.Model:
     return server.model("simple")
 
 
-def test_models_are_loaded_by_what_asks_for_them() -> None:
+def test_models_are_loaded_on_first_request() -> None:
     rows = {"INPUT0": [range(16)], "INPUT1": [range(16)]}
     with trident.Server(ROOT / "deploy" / "models", model_control_mode="demand") as running:
         assert running.index(ready_only=True) == []
@@ -253,7 +253,7 @@ def test_an_option_that_no_request_can_have_is_named(simple: trident.Model, opti
             simple.with_options(**{option: value})
 
 
-def test_functions_and_callers_do_not_share_arrays_that_one_of_them_writes() -> None:
+def test_functions_and_callers_share_no_writable_arrays() -> None:
     table = np.zeros(2, np.float32)
     vector: Any = {"inputs": {"X": ("FP32", [2])}, "outputs": {"Y": ("FP32", [2])}}
 
@@ -285,7 +285,7 @@ def test_functions_and_callers_do_not_share_arrays_that_one_of_them_writes() -> 
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError("ended"), KeyboardInterrupt()])
-def test_a_function_may_raise_anything(error: BaseException) -> None:
+def test_any_exception_of_a_function_becomes_an_error(error: BaseException) -> None:
     @trident.model(inputs={"X": ("BOOL", [1])}, outputs={"Y": ("BOOL", [1])})
     def fail(X: Any) -> Any:
         if X[0]:
@@ -331,7 +331,7 @@ def test_requests_of_threads_and_tasks_are_batched(server: trident.Server) -> No
     assert first.result(30)["LENGTH"].item() == 4
 
 
-def test_a_request_is_given_up(server: trident.Server) -> None:
+def test_request_may_time_out_or_be_cancelled(server: trident.Server) -> None:
     model = server.model("upper")
     held.clear()
     running = model.submit(TEXT=[["wait"]])
@@ -375,7 +375,7 @@ def test_a_stream_is_an_iterator_of_both_kinds(server: trident.Server) -> None:
         model.infer(N=[4])
 
 
-def test_leaving_a_stream_ends_its_generator(server: trident.Server) -> None:
+def test_closing_a_stream_closes_its_generator(server: trident.Server) -> None:
     @trident.model(inputs={"N": ("INT32", [1])}, outputs={"I": ("INT32", [1])})
     def endless(N: Any) -> Iterator[Any]:
         try:
@@ -466,7 +466,7 @@ def test_the_ports_answer_beside_the_caller(server: trident.Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_function_runs_in_processes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_function_runs_in_its_own_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "functions_of_a_user.py").write_text(
         "import os, trident\n"
         "@trident.model(inputs={'X': ('FP32', [1])}, outputs={'Y': ('FP32', [1]), 'PROCESS': ('INT64', [1])},\n"
@@ -500,7 +500,7 @@ def test_a_function_runs_in_processes_of_its_own(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_a_user_needs_one_line(pytester: pytest.Pytester) -> None:
+def test_pytest_plugin_needs_one_line(pytester: pytest.Pytester) -> None:
     pytester.makeini(f"[pytest]\ntrident_repository = {ROOT / 'deploy' / 'models'}\naddopts = -p no:cacheprovider")
     pytester.makeconftest('pytest_plugins = ["trident.testing"]')
     pytester.makepyfile(
@@ -520,7 +520,7 @@ def test_a_user_needs_one_line(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-q").assert_outcomes(passed=2)
 
 
-def test_golden_requests_are_recorded_as_they_are_checked(tmp_path: Path) -> None:
+def test_recorded_golden_requests_pass_their_check(tmp_path: Path) -> None:
     @trident.model(
         inputs={"X": ("FP32", [-1]), "S": "BYTES"}, outputs={"Y": ("FP32", [-1]), "T": "BYTES"}, name="golden"
     )

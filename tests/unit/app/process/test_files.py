@@ -128,7 +128,7 @@ def test_private_directory_is_private(made: PrivateDirectory, folder: Path) -> N
     assert {made.socket.parent, made.changes.parent, made.metrics.parent} == {made.path}
 
 
-def test_private_directory_stays_while_its_maker_lives(made: PrivateDirectory) -> None:
+def test_private_directory_exists_while_its_creator_runs(made: PrivateDirectory) -> None:
     child = os.fork()
     if not child:
         try:

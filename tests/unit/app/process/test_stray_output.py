@@ -78,7 +78,7 @@ def test_lines_are_logged_and_their_memory_is_freed_while_the_child_lives() -> N
     assert found[-1] == "still 0 bytes"
 
 
-def test_the_log_of_the_child_goes_to_the_stderr_that_it_was_started_with() -> None:
+def test_child_log_goes_to_its_original_stderr() -> None:
     child = "logging.getLogger('trident.child').error('mine'); print('stray', file=sys.stderr, flush=True)"
     assert {event["logger"]: event["message"] for event in events(child)} == {
         "trident.child": "mine",

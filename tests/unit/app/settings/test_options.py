@@ -151,7 +151,7 @@ OPTIONS_OF_LINE = [
 ]
 
 
-def test_other_arguments_stand_among_the_options_and_after_two_dashes() -> None:
+def test_positional_arguments_may_be_among_options_and_after_two_dashes() -> None:
     given, others = split_arguments(OPTIONS_OF_LINE, ["a", "--strict", "b", "--http-port", "-3", "--", "--strict"])
     assert [option.flag for option, _ in given] == ["strict", "http-port"]
     assert others == ["a", "b", "--strict"]

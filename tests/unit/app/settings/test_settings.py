@@ -194,14 +194,14 @@ def test_secrets_are_masked_wherever_settings_are_shown() -> None:
 MOUNTS = {"TRITON_AWS_MOUNT_DIRECTORY": "", "TRITON_GCS_MOUNT_DIRECTORY": "/mnt"}
 
 
-def test_the_cache_is_where_triton_has_room_unless_it_is_named() -> None:
+def test_cache_directory_defaults_to_tritons_mount() -> None:
     assert settings(**MOUNTS).model_cache_directory == "/mnt/trident"
     assert settings(**{**MOUNTS, "TRITON_AWS_MOUNT_DIRECTORY": "/aws"}).model_cache_directory == "/aws/trident"
     assert settings("--model-cache-directory=/own", **MOUNTS).model_cache_directory == "/own"
 
 
 @pytest.mark.parametrize("home", ["/nowhere/at/all", "relative", "/dev/null"])
-def test_the_cache_is_among_the_temporary_files_without_a_home(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_directory_is_temporary_without_a_home(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", home)
     assert cache_directory("") == str(Path(tempfile.gettempdir(), f"trident-{os.getuid()}"))
 
@@ -448,14 +448,14 @@ FILES = "--{0}-server-cert=/a --{0}-server-key=/b"
         ("--trace-rate=2 --trace-count=3 --trace-config=rate=9", ["'--trace-rate' is overridden by '--trace-config'"]),
     ],
 )
-def test_settings_that_are_warned_of(line: str, texts: list[str]) -> None:
+def test_questionable_settings_warn(line: str, texts: list[str]) -> None:
     found = read(line)
     assert [text in warning for text, warning in zip(texts, found.warnings, strict=True)] == [True] * len(texts)
     assert found.disable_auto_complete_config == (line.endswith("=true") or "auto-complete" in line)
     assert tls_files(found, "grpc") is None
 
 
-def test_ports_of_platforms_that_ask_for_no_token_are_warned_of(tmp_path: Path) -> None:
+def test_platform_ports_without_tokens_warn(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("a-token-of-some-length")
     (warning,) = read(f"--auth-token-file={tmp_path / 'tokens'} --allow-sagemaker=true").warnings
     assert "on the port of SageMaker the platform says who may call" in warning
@@ -468,7 +468,7 @@ def config(*texts: str, **fields: Any) -> TraceOptions:
     return ServerSettings(trace_config=texts, **fields).trace_options
 
 
-def test_nothing_is_traced_unless_asked_for() -> None:
+def test_tracing_is_off_by_default() -> None:
     assert read("").trace_options == TraceOptions()
     assert TraceOptions().start == TraceSettings(levels=(), rate=1000, count=-1, frequency=0)
     assert read("--trace-level=OFF --trace-config=level=TIMESTAMPS").trace_options.start.levels == ()
@@ -516,7 +516,7 @@ def test_opentelemetry_has_its_own_settings() -> None:
         ("mode=opentelemetry level=TENSORS", " level", "it cannot send tensors"),
     ],
 )
-def test_trace_settings_that_are_refused(texts: str, source: str, reason: str) -> None:
+def test_invalid_trace_settings_are_refused(texts: str, source: str, reason: str) -> None:
     with pytest.raises(BadOption) as refused:
         config(*texts.split())
     assert str(refused.value).startswith(f'Bad option: "--trace-config{source}".\n')
@@ -566,7 +566,7 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def test_kserve_names_a_single_model_that_has_no_other_name() -> None:
+def test_kserve_name_is_the_default_name_of_a_single_model() -> None:
     def found(*arguments: str) -> tuple[str, bool]:
         given = settings(*arguments, INFERENCE_SERVICE_NAME="digits")
         return given.single_model, given.any_layout

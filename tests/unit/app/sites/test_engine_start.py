@@ -157,7 +157,7 @@ def started(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if message.startswith("Started ")]
 
 
-def test_the_lines_that_tools_wait_for_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_start_lines_that_tools_wait_for_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     write(tmp_path, "m", 1)
     with living(tmp_path) as bench:
@@ -166,9 +166,7 @@ def test_the_lines_that_tools_wait_for_are_logged(tmp_path: Path, caplog: pytest
         assert started(caplog) == STARTED
 
 
-def test_the_request_to_copy_asks_an_ensemble_and_not_its_step(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sample_request_prefers_the_ensemble_to_its_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     write(tmp_path, "a", 1)  # whose request is shorter
     ensemble(tmp_path, "ensemble", step("a", "INPUT0", "OUTPUT0"))
@@ -179,7 +177,7 @@ def test_the_request_to_copy_asks_an_ensemble_and_not_its_step(
         assert "/v2/models/ensemble/infer" in command
 
 
-def test_a_server_that_fails_does_not_log_that_it_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_server_does_not_log_that_it_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     write(tmp_path, "m", BROKEN)
     reasons: list[str] = []

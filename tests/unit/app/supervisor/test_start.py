@@ -77,7 +77,7 @@ GPUS = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
         (5, [*GPUS, "GPU-a"]),
     ],
 )
-def test_the_gpus_are_divided(engines: int, shares: list[str]) -> None:
+def test_gpus_are_divided_among_engines(engines: int, shares: list[str]) -> None:
     assert [gpus_of_engine(EnginePlace(index, engines), GPUS) for index in range(engines)] == shares
 
 

@@ -55,7 +55,7 @@ def pair() -> Iterator[Pair]:
     made.close()
 
 
-def test_a_body_that_leaves_shared_memory_during_the_wait_gets_the_next_bytes(pair: Pair) -> None:
+def test_body_copied_out_of_shared_memory_receives_further_bytes(pair: Pair) -> None:
     """Otherwise the bytes refer to the shared memory, which is then never freed."""
     body = RequestBody(BODY, b"first ", 0, lambda size: np.zeros(size, np.uint8))
     shared = body.memory
@@ -68,7 +68,7 @@ def test_a_body_that_leaves_shared_memory_during_the_wait_gets_the_next_bytes(pa
     assert bytes(shared[:12]) == b"first " + bytes(6)
 
 
-def test_a_slow_response_leaves_shared_memory(pair: Pair) -> None:
+def test_slow_response_is_copied_out_of_shared_memory(pair: Pair) -> None:
     sending, array = pair.start_large_response()
     expected = b"head" + array.tobytes()
     pair.connection.leave_shared()
@@ -104,7 +104,7 @@ def test_a_connection_that_times_out_wakes_its_greenlet(pair: Pair) -> None:
     assert pair.connection.stage is Stage.ENDED
 
 
-def test_connections_are_read_in_the_order_in_which_their_bytes_came() -> None:
+def test_connections_are_read_in_order_of_arrival() -> None:
     """Also if all of them came while the process did something else."""
     order = ReadOrder()
     pairs = [Pair(order=order) for _ in range(8)]
@@ -195,7 +195,7 @@ def test_a_stop_closes_connections_that_wait_for_a_request(crowd: Crowd) -> None
     assert crowd.connections.closing
 
 
-def test_a_new_connection_has_a_moment_for_its_first_request_after_a_stop_began(crowd: Crowd) -> None:
+def test_new_connection_may_send_its_first_request_shortly_after_a_stop(crowd: Crowd) -> None:
     new, _ = crowd.join(Stage.NEW)
     crowd.connections.close_idle()
     crowd.clock.now = 2.0
@@ -209,7 +209,7 @@ def test_a_new_connection_has_a_moment_for_its_first_request_after_a_stop_began(
 # --- io
 
 
-def test_the_input_reads_as_a_file() -> None:
+def test_body_input_reads_like_a_file() -> None:
     source = BodyInput(memoryview(b"one\ntwo\nthree"))
     assert source.read(2) == b"on"
     assert source.readline() == b"e\n"

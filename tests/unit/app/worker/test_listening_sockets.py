@@ -20,7 +20,7 @@ def test_a_taken_port_is_named() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_socket_that_drops_handshakes_still_gives_its_queue(address: str) -> None:
+def test_queued_connections_are_accepted_while_handshakes_are_dropped(address: str) -> None:
     with open_listener(address, 0) as listener:
         with socket.create_connection(listener.getsockname()[:2]) as queued:
             drop_handshakes(listener)

@@ -143,7 +143,7 @@ def opened(made: list[Stream], engine: FakeEngine, query: str = "", **options: A
     return made[-1]
 
 
-def test_json_is_answered_with_json_and_the_mark_of_the_last_answer(made: list[Stream]) -> None:
+def test_json_is_answered_with_json_and_a_final_flag(made: list[Stream]) -> None:
     stream = opened(made, FakeEngine(echoed))
     stream.send(ask(1, 2, id="7"))
     output = {"name": "OUT", "datatype": "INT32", "shape": [2], "data": [1, 2]}
@@ -151,7 +151,7 @@ def test_json_is_answered_with_json_and_the_mark_of_the_last_answer(made: list[S
     assert stream.answer() == answer
 
 
-def test_a_binary_message_has_the_length_of_its_json_and_so_has_the_answer(made: list[Stream]) -> None:
+def test_binary_messages_begin_with_the_length_of_their_json(made: list[Stream]) -> None:
     stream = opened(made, FakeEngine(echoed))
     tensor = {"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}
     text = json.dumps({"parameters": {"binary_data_output": True}, "inputs": [tensor]}).encode()
@@ -163,7 +163,7 @@ def test_a_binary_message_has_the_length_of_its_json_and_so_has_the_answer(made:
     assert frame.data[4 + length :] == struct.pack("<2i", 5, 6)
 
 
-def test_chunks_are_the_mere_content_in_both_directions(made: list[Stream]) -> None:
+def test_chunks_are_raw_content_in_both_directions(made: list[Stream]) -> None:
     stream = opened(made, FakeEngine(echoed), "?binary=chunk&answers=chunk")
     stream.protocol.send_binary(struct.pack("<i", 1), fin=False)
     stream.protocol.send_continuation(struct.pack("<i", 2), fin=True)
@@ -217,7 +217,7 @@ def test_refusals_have_the_ids_of_their_requests_while_the_model_is_looked_up(ma
     assert "id" not in stream.answer()
 
 
-def test_strings_that_are_not_utf_8_are_no_text_message(made: list[Stream]) -> None:
+def test_non_utf_8_strings_are_not_sent_as_text(made: list[Stream]) -> None:
     def of_bytes(request: InferenceRequest) -> InferenceResponse:
         output = OutputTensor("OUT", "BYTES", (1,), np.array([bytes(request.inputs[0].data)], object))
         return InferenceResponse("simple", 3, [output], id=request.id)
@@ -236,7 +236,7 @@ def test_strings_that_are_not_utf_8_are_no_text_message(made: list[Stream]) -> N
         assert (frame.opcode, frame.data) == (opcode, struct.pack("<i", number))
 
 
-def test_answers_of_a_decoupled_model_are_sent_as_they_come(made: list[Stream]) -> None:
+def test_answers_of_a_decoupled_model_are_sent_immediately(made: list[Stream]) -> None:
     script = [said("one"), failed(BackendFailed("too loud")), said("two"), end()]
     stream = opened(made, StreamingEngine(lambda request: script))
     stream.send(ask(1))
@@ -273,7 +273,7 @@ def test_answers_are_in_the_order_of_the_requests(made: list[Stream]) -> None:
     assert [stream.answer()["id"] for _ in "ab"] == ["a", "b"]
 
 
-def test_a_client_with_too_many_requests_is_read_no_further(
+def test_client_with_too_many_requests_in_flight_is_not_read(
     made: list[Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_stream, "MOST_REQUESTS", 2)
@@ -376,7 +376,7 @@ def test_a_last_request_that_was_refused_ends_no_sequence(made: list[Stream]) ->
         succeed(stream, pending)
 
 
-def test_the_slot_is_left_if_another_sequence_began_before_the_end_was_refused(made: list[Stream]) -> None:
+def test_refused_end_keeps_the_slot_of_a_newer_sequence(made: list[Stream]) -> None:
     engine = SequenceEngine()
     stream = opened(made, engine)
     stream.send(part())
@@ -397,7 +397,7 @@ def test_the_slot_is_left_if_another_sequence_began_before_the_end_was_refused(m
 
 
 @pytest.mark.parametrize("origin", Origin)
-def test_a_request_that_is_first_and_last_is_a_sequence_of_its_own(made: list[Stream], origin: Origin) -> None:
+def test_first_and_last_request_is_a_whole_sequence(made: list[Stream], origin: Origin) -> None:
     engine = SequenceEngine()
     stream = opened(made, engine)
     for _ in range(2):
@@ -464,9 +464,7 @@ def test_stop_answers_open_requests_and_closes_with_1001(made: list[Stream]) -> 
 
 
 @pytest.mark.parametrize(("message", "code"), [(b"x" * 101, 1009), (b"\xff", 1007)])
-def test_a_message_that_is_too_large_or_no_text_closes_the_stream(
-    made: list[Stream], message: bytes, code: int
-) -> None:
+def test_oversized_or_non_text_message_closes_the_stream(made: list[Stream], message: bytes, code: int) -> None:
     stream = opened(made, FakeEngine(echoed), max_input_size=100)
     stream.protocol.send_text(message)
     stream.flush()

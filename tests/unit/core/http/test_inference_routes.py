@@ -239,7 +239,7 @@ def test_matching_headers_become_parameters_under_the_name_received() -> None:
     assert client.seen[1].parameters == {"x-team-name": "c"}
 
 
-def test_a_header_with_an_underscore_is_not_the_one_with_a_hyphen() -> None:
+def test_header_names_with_underscore_and_hyphen_differ() -> None:
     client = InferClient(
         HttpOptions(header_forward_pattern="_", restricted=parse_restricted(["inference:x_key=secret"]))
     )

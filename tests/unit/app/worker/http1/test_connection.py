@@ -94,7 +94,7 @@ def served() -> Iterator[Served]:
     made.close()
 
 
-def test_the_application_learns_when_the_whole_request_had_arrived(
+def test_application_gets_the_arrival_time_of_the_whole_request(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
@@ -139,9 +139,7 @@ def waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> Waiting:
 
 
 @pytest.mark.parametrize("looks", [[0], [0, 0.4], [0, 0.6, 0.1, 100]])
-def test_a_client_that_has_only_ended_its_sending_side_gets_its_answer(
-    served: Served, waiting: Waiting, looks: list[float]
-) -> None:
+def test_half_closed_client_gets_its_answer(served: Served, waiting: Waiting, looks: list[float]) -> None:
     served.client.sendall(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
     assert not waiting.look()
     served.client.shutdown(socket.SHUT_WR)
@@ -153,7 +151,7 @@ def test_a_client_that_has_only_ended_its_sending_side_gets_its_answer(
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-def test_a_client_that_has_left_is_noticed(served: Served, waiting: Waiting, version: bytes) -> None:
+def test_client_disconnect_is_detected(served: Served, waiting: Waiting, version: bytes) -> None:
     served.client.sendall(b"GET /a HTTP/%s\r\nHost: h\r\n\r\n" % version)
     assert not waiting.look()
     served.client.close()
@@ -222,7 +220,7 @@ LONG = b"Host: h\r\nContent-Length: 30000\r\n\r\n"
     ],
     ids=["long", "expects 100", "chunked"],
 )
-def test_a_request_that_its_head_refuses_is_answered_before_its_body_and_ends_the_connection(
+def test_refused_head_is_answered_before_the_body_and_closes_the_connection(
     served: Served, access_lines: pytest.LogCaptureFixture, head: bytes
 ) -> None:
     served.client.sendall(head)
@@ -258,7 +256,7 @@ def test_a_chunked_body_is_cut_off_at_its_limit(served: Served) -> None:
     assert error.startswith("the body of more than 40000 bytes exceeds the maximum allowed input size of 40000")
 
 
-def test_unfinished_bodies_have_a_bound_and_the_longest_silent_go_first() -> None:
+def test_unfinished_bodies_are_bounded_and_the_longest_silent_is_closed_first() -> None:
     connections = Connections(CoarseClock(), ConnectionLimits(max_unfinished_size=50_000), 10)
     now = 0.0
     connections.unfinished = UnfinishedBodies(50_000, lambda: now)
@@ -285,7 +283,7 @@ def test_unfinished_bodies_have_a_bound_and_the_longest_silent_go_first() -> Non
     until(lambda: not connections.open)
 
 
-def test_a_stop_makes_the_response_the_last_one(served: Served) -> None:
+def test_stopping_server_closes_the_connection_after_the_response(served: Served) -> None:
     served.connections.announce_end()
     served.client.sendall(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
     assert received_until_end(served.client).endswith(
@@ -389,7 +387,7 @@ def answer(
     return [part.replace(clock.date_end, b"\r\n") for part in sink.sent], response.keep_alive
 
 
-def test_a_list_is_sent_at_once_with_its_length() -> None:
+def test_list_is_sent_in_one_piece_with_its_length() -> None:
     sent, keep_alive = answer("200 OK", [("A", "b")], [b"one", memoryview(b"two"), b""])
     assert sent == [b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 6\r\n\r\nonetwo"]
     assert keep_alive

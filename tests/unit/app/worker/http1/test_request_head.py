@@ -78,7 +78,7 @@ def assert_agrees(raw: bytes) -> None:
 
 
 @given(st.lists(TOKENS | BREAKS, max_size=25))
-def test_a_head_of_any_bytes_is_judged_as_by_gunicorn(tokens: list[bytes]) -> None:
+def test_arbitrary_head_is_judged_as_by_gunicorn(tokens: list[bytes]) -> None:
     assert_agrees(b"".join(tokens).split(b"\r\n\r\n")[0] + b"\r\n\r\n")
 
 
@@ -91,13 +91,13 @@ def test_a_head_of_usual_lines_is_parsed_as_by_gunicorn(first: bytes, lines: lis
     assert_agrees(b"\r\n".join([first, *lines]) + b"\r\n\r\n")
 
 
-def test_a_name_with_an_underscore_is_not_the_one_with_a_hyphen() -> None:
+def test_header_names_with_underscore_and_hyphen_differ() -> None:
     head = parser().parse(b"GET / HTTP/1.1\r\nA_B: 1\r\nA-b: 2\r\nContent_Length: 3\r\n\r\n")
     assert (head.environ["HTTP_A_B"], head.length) == ("2", 0)
     assert head.environ["trident.headers"] == [("A_B", "1"), ("A-b", "2"), ("Content_Length", "3")]
 
 
-def test_equal_heads_are_parsed_once_and_few_are_remembered() -> None:
+def test_equal_heads_are_parsed_once_and_the_memo_is_bounded() -> None:
     heads = parser()
     first = heads.parse(b"GET / HTTP/1.1\r\n\r\n")
     assert heads.known == {b"GET / HTTP/1.1\r\n\r\n": first}
@@ -108,14 +108,14 @@ def test_equal_heads_are_parsed_once_and_few_are_remembered() -> None:
     assert max(map(len, heads.known)) <= 2048
 
 
-def test_a_body_that_no_server_takes_is_refused_each_time() -> None:
+def test_unsupported_body_framing_is_refused_each_time() -> None:
     heads = parser()
     for _ in range(2):
         with pytest.raises(BadHttp, match="out of range"):
             heads.parse(b"POST / HTTP/1.1\r\nContent-Length: 2147483648\r\n\r\n")
 
 
-def test_the_first_part_of_any_good_head_may_be_completed() -> None:
+def test_any_prefix_of_a_valid_head_is_accepted() -> None:
     fields = b"".join(b"A%d: %b\r\n" % (number, b"b" * 500) for number in range(100))
     head = b"\r\nM-SEARCH /a?b HTTP/1.1\r\n" + fields + b"\r\n"
     for end in (*range(100), *range(len(head) - 100, len(head) - 1)):
@@ -138,7 +138,7 @@ def test_the_first_part_of_any_good_head_may_be_completed() -> None:
         (b"GET / HTTP/1.1\r\nA: " + b"b" * 8190, 431),
     ],
 )
-def test_a_part_that_no_bytes_can_complete_is_refused(part: bytes, status: int) -> None:
+def test_hopeless_partial_head_is_refused(part: bytes, status: int) -> None:
     with pytest.raises(BadHttp) as refusal:
         parser().check_part(part)
     assert refusal.value.status == status

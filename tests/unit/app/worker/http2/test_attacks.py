@@ -166,7 +166,7 @@ def test_continuation_flood_of_empty_frames():
         pytest.param([frame(0xEE, 0, 0)], BURST, id="unknown frames"),
     ],
 )
-def test_floods_of_frames_that_bring_nothing_forward(parts: list[bytes], most: int):
+def test_useless_frame_floods(parts: list[bytes], most: int):
     client = RawClient(limits=Http2Limits(ping_strikes=0))
     client.send(headers_frame(1))
     with bounded(1 << 20):
@@ -188,7 +188,7 @@ def test_ping_strikes():
     assert sent == 3
 
 
-def test_window_update_flood_does_not_look_at_all_streams_each_time():
+def test_window_update_flood_does_not_scan_all_streams():
     """With the window of the connection at 1 a frame moves one byte of one stream, however many wait."""
     client = RawClient(RecordingApplication(lambda call: call.stream.send(None, (bytes(1000),), 1000)))
     client.protocol.outbox.window = 0
@@ -297,7 +297,7 @@ def test_zero_windows_cve_2019_9517():
     assert client.protocol.outbox.unsent == 0
 
 
-def test_zero_windows_of_calls_that_have_begun():
+def test_zero_windows_of_started_calls():
     """The limit of what waits holds for calls as well that were begun before it was reached."""
     limits = Http2Limits(unsent=1 << 20)
     client = RawClient(RecordingApplication(hold), limits, settings={frames.INITIAL_WINDOW_SIZE: 0})
@@ -311,7 +311,7 @@ def test_zero_windows_of_calls_that_have_begun():
     assert {one.number for one in client.taken() if one.kind == frames.RST_STREAM} == {CALM}
 
 
-def test_a_socket_that_takes_nothing():
+def test_client_that_never_reads():
     """Open windows, and a client that does not read: DATA stays in the streams, where it counts."""
     limits = Http2Limits(unsent=1 << 20, high_water=1 << 20)
     client = RawClient(limits=limits, settings={frames.INITIAL_WINDOW_SIZE: 2**31 - 1})
@@ -337,7 +337,7 @@ def test_half_open_handshakes():
         assert client.tick(2) is False
 
 
-def test_half_a_header_section():
+def test_unfinished_header_section():
     client = RawClient(limits=Http2Limits(stall_s=60))
     client.send(headers_frame(1, REQUEST_BLOCK, 0))
     assert client.tick(59) is True
@@ -353,13 +353,13 @@ def test_paused_streams_do_not_hold_more_than_the_connection_may():
     assert sum(len(call.content) for call in client.calls) < 2 << 20
 
 
-def test_more_than_the_window():
+def test_data_beyond_the_window():
     client = RawClient(limits=Http2Limits(window=65536))
     client.send(headers_frame(1))
     assert client.refused(frame(DATA, 0, 1, bytes(65537)))[0] is Http2Code.FLOW_CONTROL_ERROR
 
 
-def test_more_streams_than_there_are_places():
+def test_streams_over_the_limit():
     client = RawClient(RecordingApplication(hold), Http2Limits(streams=10))
     for id in range(1, 20, 2):
         assert client.send(headers_frame(id)) == []

@@ -122,7 +122,7 @@ def test_answers_of_one_iteration_are_sent_together(bench: MakeBench) -> None:
     assert [frame.stream for frame in split(received) if frame.kind == frames.DATA] == [1, 3, 5]
 
 
-def test_a_large_message_goes_into_the_memory_of_its_call(bench: MakeBench) -> None:
+def test_large_message_is_received_into_the_memory_of_its_call(bench: MakeBench) -> None:
     content = bytes(range(256)) * (LARGE // 256)
 
     def give_memory(call: Call) -> None:
@@ -148,7 +148,7 @@ def send_large(call: Call) -> None:
     call.stream.release()
 
 
-def test_a_client_that_does_not_read_is_not_read_either_and_others_are_served(bench: MakeBench) -> None:
+def test_slow_reader_is_not_read_while_others_are_served(bench: MakeBench) -> None:
     made = bench(RecordingApplication(answer=send_large))
     slow = wide_client(made)
     slow.request(1)
@@ -163,7 +163,7 @@ def test_a_client_that_does_not_read_is_not_read_either_and_others_are_served(be
     assert sum(len(frame.content) for frame in found if frame.kind == frames.DATA) == LARGE + 1
 
 
-def test_answers_to_a_slow_client_leave_memory_that_others_need(bench: MakeBench) -> None:
+def test_answers_to_a_slow_client_are_copied_out_of_shared_memory(bench: MakeBench) -> None:
     memory = np.arange(LARGE // 4, dtype=np.int32)
     freed = weakref.ref(memory)
     answers = [memory]

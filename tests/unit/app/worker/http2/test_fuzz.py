@@ -290,7 +290,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(examples(120)))
-def test_any_walk(seed: int):
+def test_random_frame_sequences_are_served(seed: int):
     Walk(seed).run(400)
 
 

@@ -29,13 +29,13 @@ TEXTS = st.binary(max_size=40)
         (b"\x20\x20\x20", "not those that SETTINGS allow"),
     ],
 )
-def test_what_cannot_be_decoded_ends_the_connection(block: bytes, text: str):
+def test_undecodable_header_block_closes_the_connection(block: bytes, text: str):
     with pytest.raises(ProtocolError, match=text) as caught:
         HeaderDecoder(16384).decode(block)
     assert caught.value.code is Http2Code.COMPRESSION_ERROR
 
 
-def test_fields_over_the_limit_leave_the_table_as_the_client_thinks_it_is():
+def test_oversized_fields_still_update_the_dynamic_table():
     decoder = HeaderDecoder(100)
     with pytest.raises(StreamError) as caught:
         decoder.decode(b"\x40\x01a\x32" + b"x" * 50 + b"\x40\x01b\x01y" + b"\x40\x01c\x01z")
@@ -66,7 +66,7 @@ def test_headers_of_another_encoder_are_decoded(
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
-def test_it_agrees_with_another_decoder_about_any_bytes(blocks: list[bytes]):
+def test_decoder_agrees_with_hpack_on_arbitrary_bytes(blocks: list[bytes]):
     theirs, ours = hpack.Decoder(max_header_list_size=1 << 20), HeaderDecoder(1 << 20)
     for block in blocks:
         try:
@@ -76,7 +76,7 @@ def test_it_agrees_with_another_decoder_about_any_bytes(blocks: list[bytes]):
         assert fields == tuple((bytes(name), bytes(value)) for name, value in theirs.decode(block, raw=True))
 
 
-def test_a_block_is_known_until_the_table_changes():
+def test_header_block_is_cached_until_the_table_changes():
     application = RecordingApplication()
     heads = RequestHeads(application, 16384)
     encoder = hpack.Encoder()

@@ -41,7 +41,7 @@ def test_paused_stream_receives_at_most_its_window():
     assert client.refused(frames.frame(frames.DATA, 0, 1, b"x"))[0] is Http2Code.FLOW_CONTROL_ERROR
 
 
-def test_a_drain_goes_on_without_the_clients_answer():
+def test_drain_continues_without_the_clients_ack():
     client = RawClient()
     client.protocol.drain()
     client.taken()
@@ -50,7 +50,7 @@ def test_a_drain_goes_on_without_the_clients_answer():
     assert kinds(client.taken()) == [frames.GOAWAY]
 
 
-def test_a_silent_client_is_asked_for_a_sign_of_life():
+def test_silent_client_is_pinged():
     client = RawClient(RecordingApplication(hold), Http2Limits(keepalive_s=100, keepalive_timeout_s=20))
     assert client.tick(101) is True
     assert client.taken() == []  # nothing is open, so nothing is at stake
@@ -65,7 +65,7 @@ def test_a_silent_client_is_asked_for_a_sign_of_life():
     assert client.tick(21) is False
 
 
-def test_a_changed_timeout_does_not_cost_the_head():
+def test_changed_timeout_does_not_invalidate_the_cached_head():
     """Clients insert the timeout into the table, so that all other indexes move."""
     client = RawClient()
     encoder = hpack.Encoder()
@@ -76,7 +76,7 @@ def test_a_changed_timeout_does_not_cost_the_head():
     assert client.application.heads_parsed == 1
 
 
-def test_pings_keep_a_distance_which_is_longer_while_nothing_is_open():
+def test_pings_are_rarer_while_no_stream_is_open():
     pings = PingStrikes(Http2Limits(ping_interval_s=300, ping_interval_idle_s=7200, ping_strikes=2))
     for number in range(12):
         pings.count(300.0 * number, 0, idle=number > 9)

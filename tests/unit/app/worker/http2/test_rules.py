@@ -127,7 +127,7 @@ def holding() -> RawClient:
         pytest.param(OPEN + frame(CONTINUATION, 4, 1), "PROTOCOL", id="6.10 CONTINUATION after END_HEADERS"),
     ],
 )  # fmt: skip
-def test_a_breach_ends_the_connection(sent: bytes, code: str):
+def test_protocol_violation_closes_the_connection(sent: bytes, code: str):
     name = code if code in Http2Code.__members__ else f"{code}_ERROR"
     assert holding().refused(sent)[0] is Http2Code[name]
 
@@ -141,7 +141,7 @@ def test_a_breach_ends_the_connection(sent: bytes, code: str):
         pytest.param(OPEN + headers_frame(1, b"\x82", 5), "PROTOCOL_ERROR", id="8.1 pseudo-header in trailers"),
     ],
 )
-def test_a_breach_ends_its_stream_alone(sent: bytes, code: str):
+def test_protocol_violation_resets_only_its_stream(sent: bytes, code: str):
     client = holding()
     (reset,) = client.send(sent)
     assert reset == Frame(RST_STREAM, 0, 1, Http2Code[code].to_bytes(4, "big"))
@@ -180,7 +180,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("fields", MALFORMED)
-def test_a_malformed_request_is_reset_and_never_seen(fields: Fields):
+def test_malformed_request_is_reset_before_the_application(fields: Fields):
     client = RawClient()
     for id in (1, 3):  # a second time, when it might be known
         (reset,) = client.send(headers_frame(id, encode_fields(fields), 5))
@@ -202,7 +202,7 @@ def test_a_malformed_request_is_reset_and_never_seen(fields: Fields):
         pytest.param((*REQUEST, (b"content-length", b"0")), id="8.1.1 content-length"),
     ],
 )
-def test_what_is_allowed_reaches_the_application(fields: Fields):
+def test_allowed_headers_reach_the_application(fields: Fields):
     client = RawClient()
     client.send(headers_frame(1, encode_fields(fields), 5))
     assert client.calls[0].head == fields
@@ -218,7 +218,7 @@ def test_what_is_allowed_reaches_the_application(fields: Fields):
         pytest.param([b"123", b"456"], END_STREAM, id="too long, in two frames"),
     ],
 )
-def test_a_length_that_is_not_kept_ends_the_stream(parts: list[bytes], flag: int):
+def test_wrong_content_length_resets_the_stream(parts: list[bytes], flag: int):
     client = RawClient()
     client.send(headers_frame(1, encode_fields((*REQUEST, (b"content-length", b"5")))))
     found = client.send(*[frame(DATA, 0, 1, part) for part in parts[:-1]], frame(DATA, flag, 1, parts[-1]))
