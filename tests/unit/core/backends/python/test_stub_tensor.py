@@ -51,6 +51,8 @@ def test_too_large_tensor_is_refused() -> None:
         np.arange(10)[::2],
         np.arange(4, dtype=">i4"),
         np.asfortranarray(np.ones((2, 3), np.float32)),
+        np.ma.masked_array(np.arange(4), [True, False, False, False]),
+        np.ma.masked_array(np.arange(100_000), np.arange(100_000) == 7),
     ],
 )
 def test_other_layouts_are_put_in_order(array: np.ndarray[Any, Any]) -> None:
