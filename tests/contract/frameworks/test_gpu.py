@@ -236,7 +236,7 @@ def test_convolutional_network_answers_as_on_the_cpu(server: ServerProcess, mode
     assert np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
 
 
-def test_convolutional_network_keeps_its_batch_size(server: ServerProcess, models: Path) -> None:
+def test_convolutional_network_runs_at_one_batch_size(server: ServerProcess, models: Path) -> None:
     """Each change would cost as much as many executions."""
     assert "a change of the batch size takes model 'resnet'" in server.log_text()
     images = np.random.default_rng(2).normal(size=(8, 3, 224, 224)).astype(np.float32)

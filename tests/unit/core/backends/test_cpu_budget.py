@@ -77,7 +77,7 @@ def test_devices_are_divided_among_processes(devices: list[int], processes: int,
     assert [list(share_of(devices, index, processes)) for index in range(processes)] == shares
 
 
-def test_process_keeps_to_its_share() -> None:
+def test_process_uses_only_its_share_of_cores() -> None:
     program = (
         "import os, threading\n"
         "from trident.core.backends.cpu_budget import available_cores, keep_to_share, pin_to_share\n"

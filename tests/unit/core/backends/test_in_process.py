@@ -90,7 +90,7 @@ class Weighing:
         return Runner(run=lambda names, feed, options: [])
 
 
-def test_one_of_many_threads_loads_the_weights_for_a_new_device() -> None:
+def test_weights_are_loaded_once_per_device_by_concurrent_threads() -> None:
     weighing = Weighing()
     barrier = threading.Barrier(4)
 
@@ -103,7 +103,7 @@ def test_one_of_many_threads_loads_the_weights_for_a_new_device() -> None:
     assert (weighing.made, weighing.used) == (["0 on cpu"], ["0 on cpu"] * 4)
 
 
-def test_device_that_is_not_retained_is_loaded_again() -> None:
+def test_released_device_is_loaded_again() -> None:
     weighing = Weighing(CPU, GPU)
     weighing.model.retain(["gpu:1"])
     assert dict(weighing.model.loaded) == {"gpu:1": "1 on gpu:1"}
@@ -123,7 +123,7 @@ VIEW = (
 )
 
 
-def test_graph_sees_the_bucket_and_each_request_its_own(tmp_path: Path) -> None:
+def test_graph_gets_padded_lengths_and_requests_get_their_own(tmp_path: Path) -> None:
     lengths = (5, 8, 2)
     with serving(onnx_models.padded_view(), VIEW, tmp_path) as model:
         arrays = [np.full((1, length), length, np.float32) for length in lengths]
@@ -137,13 +137,13 @@ SECOND_OUTPUT = tensor_text("output", "SECOND", "FP32", [4, -1])
 NAMED = {"OUTPUT0": [1], "SECOND": [0, 2], "NOT_SERVED": [1]}
 
 
-def test_dimension_that_the_graph_names_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_named_dimension_is_cut_to_the_request(caplog: pytest.LogCaptureFixture) -> None:
     text = bucket_text(LENGTH_BUCKETS="4") + SECOND_OUTPUT
     assert length_axes(*bucket_model(text), NAMED) == {"OUTPUT0": (1,), "SECOND": (2,)}
     assert caplog.text == ""
 
 
-def test_dimensions_are_those_that_the_model_makes() -> None:
+def test_length_dimension_is_that_before_the_reshape() -> None:
     text = bucket_text(max_batch_size=0, LENGTH_BUCKETS="4", LENGTH_OUTPUTS="SECOND")
     text += tensor_text("output", "SECOND", "FP32", [-1, 6], "reshape { shape: [ 2, -1, 3 ] }")
     assert length_axes(*bucket_model(text), {}) == {"SECOND": (1,)}
@@ -244,7 +244,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
         yield Client(cuda, regions, spec, instance, handle)
 
 
-def test_tensors_are_used_where_they_lie(client: Client) -> None:
+def test_tensors_are_used_in_place(client: Client) -> None:
     outputs = client.execute(client.request())
     assert [(output.name, output.shape, output.nbytes) for output in outputs] == [
         ("OUTPUT0", (1, 16), 0),
@@ -301,6 +301,6 @@ def test_output_that_does_not_fit_is_not_written(client: Client) -> None:
         ("sequence_batching { }", False),
     ],
 )
-def test_tensors_that_change_on_the_way_are_not_bound(change: str, binds: bool) -> None:
+def test_converted_tensors_are_not_bound(change: str, binds: bool) -> None:
     config = config_of("max_batch_size: 4\n" + change)
     assert may_bind(spec_of(config), config) is binds

@@ -77,7 +77,7 @@ def test_default_max_batch_size_is_a_setting_of_each_backend() -> None:
 
 
 @pytest.mark.parametrize("backend", ["fake", "other", "none"])
-def test_cpu_takes_the_place_of_a_missing_gpu_if_it_may(backend: str) -> None:
+def test_cpu_replaces_a_missing_gpu_if_allowed(backend: str) -> None:
     assert isinstance(Made(cpu_instead=True).registry.gpu_ids(config_of(backend)), CpuInstead)
     found = Made(gpu_ids=(0, 1), cpu_instead=True).registry.gpu_ids(config_of(backend))
     assert isinstance(found, CpuInstead) == (backend == "fake")
@@ -99,7 +99,7 @@ def test_backend_may_be_written_in_python(tmp_path: Path) -> None:
     registry.check(ModelConfig(name="m", backend="mine", default_model_filename="weights.bin"))
 
 
-def test_backend_in_python_has_the_settings_of_python_and_its_own(tmp_path: Path) -> None:
+def test_python_backend_has_pythons_settings_and_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "model.py").touch()
     settings = {"": {"backend-directory": str(tmp_path)}, "python": {"stub-timeout-seconds": "0"}}
@@ -108,7 +108,7 @@ def test_backend_in_python_has_the_settings_of_python_and_its_own(tmp_path: Path
     BackendRegistry({**settings, "mine": {"stub-timeout-seconds": "1"}}).find(config_of("mine"))
 
 
-def test_settings_that_no_backend_reads_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_backend_settings_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "mine" / "model.py"
     file.parent.mkdir()
     file.touch()

@@ -154,7 +154,7 @@ def test_shape_tensor_is_that_of_the_first_request() -> None:
     assert feed["INPUT0"].shape == (3, 4)
 
 
-def test_owner_learns_of_each_buffer_and_its_release() -> None:
+def test_buffer_owner_is_notified_of_allocation_and_release() -> None:
     seen: list[int] = []
     buffer = StagingBuffer(
         "X", np.dtype("float32"), lambda name, array: seen.append(-1 if array is None else array.size)
@@ -182,7 +182,7 @@ def test_batch_gets_the_rows_of_its_bucket_as_copies_of_the_last_one() -> None:
     assert padding.use == BucketUse(4, 0, 6, 2)
 
 
-def test_steady_size_changes_when_that_saves_more_than_it_costs() -> None:
+def test_steady_size_changes_if_worth_its_cost() -> None:
     steady = SteadySizes({1: 2.0, 4: 3.0, 8: 5.0}, 10.0)
     assert [steady.size(8) for _ in range(3)] == [8, 8, 8]  # it saves 16 - 5
     assert [steady.size(1) for _ in range(5)] == [8, 8, 8, 1, 1]  # saves 3 each time
@@ -190,7 +190,7 @@ def test_steady_size_changes_when_that_saves_more_than_it_costs() -> None:
     assert [steady.size(16) for _ in range(3)] == [4, 4, 4]  # saves 2 each time
 
 
-def test_batch_that_fills_its_bucket_is_not_copied() -> None:
+def test_full_bucket_is_not_copied() -> None:
     padding = gatherer(bucket_text(BATCH_BUCKETS="2,8", LENGTH_BUCKETS="4"))
     alone = rows(2, 4)
     assert padding.gather([request(INPUT0=alone)], 2)["INPUT0"] is alone
@@ -324,7 +324,7 @@ def test_padding_rows_are_dropped() -> None:
     assert split(text, [sized(4, 2)], numbers(4, 2))[0][0].shape == (4, 2)
 
 
-def test_client_sees_its_length_in_the_configured_reshape() -> None:
+def test_length_is_cut_in_a_reshaped_output() -> None:
     text = f"max_batch_size: 8\n{tensor_text('input', 'INPUT0', 'FP32', [-1])}"
     text += tensor_text("output", "OUTPUT0", "FP32", [-1, 1], "reshape { shape: [ -1 ] }")
     text += 'parameters { key: "LENGTH_BUCKETS" value { string_value: "4" } }'

@@ -82,7 +82,7 @@ IDENTITY = 'name: "m" platform: "onnxruntime_onnx" backend: "onnxruntime" defaul
         ),
     ],
 )
-def test_defaults_are_filled_and_what_is_written_stays(text: str, filled: str) -> None:
+def test_defaults_are_filled_and_written_values_kept(text: str, filled: str) -> None:
     wanted = text_format.Parse(f"{IDENTITY} {filled}", ModelConfig())
     config = normalized(text)
     assert config == wanted
@@ -236,7 +236,7 @@ def test_a_missing_gpu_is_refused_or_replaced_by_the_cpu() -> None:
         ("instance_group { gpus: [ 3 ] }", (0,), []),
     ],
 )
-def test_groups_that_are_on_the_cpu_instead_are_told(text: str, gpu_ids: GpuIds, moved: list[str]) -> None:
+def test_groups_moved_to_the_cpu_are_reported(text: str, gpu_ids: GpuIds, moved: list[str]) -> None:
     config = config_of(text)
     normalize_instance_groups(config, gpu_ids)
     assert groups_on_cpu_instead(config_of(text), config) == moved
@@ -432,7 +432,7 @@ NO_LAYOUT = "model layout for model m does not support batching while non-zero m
         ),
     ],
 )
-def test_what_is_missing_follows_from_the_graph(
+def test_missing_fields_are_completed_from_the_graph(
     text: str, graph: ModelSignature, default: int, wanted: str, said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert completed(text, graph, default) == text_format.Parse(wanted, ModelConfig(name="m"))

@@ -87,7 +87,7 @@ def test_sizes_are_checked(sizes: str, message: str, hint: str) -> None:
     assert found(bucket_text(BATCH_BUCKETS=sizes)) == [(message, hint)]
 
 
-def test_combinations_that_would_be_a_loop_are_refused() -> None:
+def test_too_many_bucket_combinations_are_refused() -> None:
     sizes, lengths = (",".join(map(str, range(1, most + 1))) for most in (101, 100))
     assert found(bucket_text(max_batch_size=101, BATCH_BUCKETS=sizes, LENGTH_BUCKETS=lengths)) == [
         (
@@ -160,7 +160,7 @@ def test_combinations_that_would_be_a_loop_are_refused() -> None:
         ),
     ],
 )
-def test_what_cannot_be_padded_is_a_problem(text: str, message: str) -> None:
+def test_unpaddable_configuration_is_a_problem(text: str, message: str) -> None:
     [(said, hint)] = found(text)
     assert said == message
     assert hint

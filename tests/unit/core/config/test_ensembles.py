@@ -75,7 +75,7 @@ def test_datatype_and_shape_must_be_those_of_the_first_model() -> None:
 MIXED = "in ensemble e, step of model 'c' receives inputs originated from different decoupled models"
 
 
-def test_answers_of_an_ensemble_with_a_decoupled_step_are_not_kept() -> None:
+def test_ensemble_with_a_decoupled_step_cannot_be_cached() -> None:
     cached = replace(E, response_cache=True)
     assert problems(cached, (FIRST, A), (SECOND, B)) == []
     (problem,) = compose(cached, [FIRST, SECOND], [A, replace(B, decoupled=True)]).problems
@@ -87,7 +87,7 @@ def test_answers_of_an_ensemble_with_a_decoupled_step_are_not_kept() -> None:
     )
 
 
-def test_responses_of_different_decoupled_models_do_not_meet() -> None:
+def test_responses_of_different_decoupled_models_cannot_be_joined() -> None:
     c = model("c", [("X", "FP32", (4,)), ("Z", "FP32", (4,))], [("Y", "FP32", (4,))])
     decoupled = replace(A, decoupled=True), replace(B, decoupled=True)
     left, right = composed_step("a", {"X": "IN"}, {"Y": "T"}), composed_step("b", {"X": "IN"}, {"Y": "U"})
@@ -138,7 +138,7 @@ def test_steps_without_a_model_are_named() -> None:
     }
 
 
-def test_circles_are_found() -> None:
+def test_circular_ensembles_are_refused() -> None:
     known = KnownModels()
     note_model(known, "e", chain("f"))
     note_model(known, "f", chain("e"))

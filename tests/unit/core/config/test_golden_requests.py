@@ -309,7 +309,7 @@ def test_unreadable_file_is_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [Path.touch, os.mkfifo, lambda path: path.symlink_to("nowhere")])
-def test_golden_that_is_no_folder_is_a_problem(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_golden_file_in_place_of_the_folder_is_a_problem(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "golden")
     (problem,) = problems(tmp_path)
     assert problem.message.startswith("model 'm': failed to read golden/: No")

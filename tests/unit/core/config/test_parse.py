@@ -100,7 +100,7 @@ def test_invalid_override_is_refused(text: str) -> None:
         (r"name: '\a\\\'\x41\u00e9'", r"name: '\007\134\047A\303\251'"),
     ],
 )
-def test_what_triton_reads_is_read(text: str, same: str) -> None:
+def test_tritons_configurations_are_parsed(text: str, same: str) -> None:
     assert parse_model_config(f"input {{ {text}\n }}", "p") == parse_model_config(f"input {{ {same} }}", "p")
 
 
@@ -147,7 +147,7 @@ def test_path_outside_gives_none(model: Path, relative: str) -> None:
     "target",
     ["real", "./real/../real/", "../model/real", "ROOT/model/real", "ROOT/alias/real", "ROOT/model/../model/real"],
 )
-def test_link_that_stays_inside_is_followed(model: Path, target: str) -> None:
+def test_link_within_the_folder_is_followed(model: Path, target: str) -> None:
     (model.parent / "alias").symlink_to("model")
     (model / "second").symlink_to(target.replace("ROOT", str(model.parent)))
     (model / "first").symlink_to("second")

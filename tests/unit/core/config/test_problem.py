@@ -31,7 +31,7 @@ def a_socket(path: Path) -> None:
         (lambda path: path.write_bytes(bytes(SIZE + 1)), f"it has {SIZE + 1} bytes, and may have {SIZE}"),
     ],
 )
-def test_what_may_have_no_end_is_not_read(make: Callable[[Path], object], reason: str, tmp_path: Path) -> None:
+def test_pipes_and_endless_files_are_not_read(make: Callable[[Path], object], reason: str, tmp_path: Path) -> None:
     make(tmp_path / "x")
     with pytest.raises(OSError) as caught:  # noqa: PT011
         read_file(tmp_path / "x", SIZE)

@@ -255,7 +255,7 @@ def test_variable_shapes_are_part_of_the_batch_key_unless_ragged() -> None:
 BUCKETS = BucketSpec(lengths=(4, 8), axes={"A": 1, "B": 1})
 
 
-def test_of_padded_inputs_the_batch_key_has_only_the_length_of_the_bucket() -> None:
+def test_batch_key_of_padded_inputs_has_the_bucket_length() -> None:
     plain = spec(8, A=("INT32", (-1,)), B=("INT32", (-1,)), C=("INT32", (-1,), {"optional": True}))
     model = replace(plain, buckets=BUCKETS)
 
@@ -320,7 +320,7 @@ def test_long_correlation_ids_are_refused(correlation_id: str) -> None:
 
 
 @pytest.mark.parametrize("correlation_id", ["a" * 128, "ä" * 64, 2**64 - 1])
-def test_correlation_ids(correlation_id: int | str) -> None:
+def test_correlation_ids_are_limited_to_64_bits(correlation_id: int | str) -> None:
     request = InferenceRequest("simple", [raw("INPUT0", 1, 16), raw("INPUT1", 1, 16)], correlation_id=correlation_id)
     assert RequestValidator(SIMPLE).check(request)[0] == 1
     request.correlation_id = 2**64

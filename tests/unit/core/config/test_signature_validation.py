@@ -40,7 +40,7 @@ def config_text(in_dims: str = "16", out_dims: str = "16", batch: int = 8, more:
 @pytest.mark.parametrize("shape", [(-1,), (-1, 3, -1), (2, 3), (), (-1, 0)])
 @pytest.mark.parametrize("batch", [0, 8])
 @pytest.mark.parametrize("more", ["", "reshape { shape: [ 1, 5 ] }"])
-def test_what_a_hint_says_to_write_is_right(shape: Shape, batch: int, more: str) -> None:
+def test_following_a_hint_fixes_the_problem(shape: Shape, batch: int, more: str) -> None:
     of_model = graph(shape, shape)
     config = text_format.Parse(config_text("5, 1", "5, 1", batch, more), ModelConfig(name="m"))
     found = validate_against_signature(config, of_model, "m")
@@ -214,7 +214,7 @@ def test_a_control_has_the_batch_dimension_of_a_model_that_batches(most: int, sh
         ("true", "requests that are batched fail, or get wrong answers, as {} wants", ""),
     ],
 )
-def test_a_graph_that_mixes_requests_is_told_of(despite: str, what: str, cure: str) -> None:
+def test_graph_with_dependent_rows_is_reported(despite: str, what: str, cure: str) -> None:
     parameter = f'parameters {{ key: "{DESPITE_TRIAL}" value {{ string_value: "{despite}" }} }}'
     config = text_format.Parse(config_text(batch=1) + parameter, ModelConfig(name="m"))
     fault = BatchingFault("its rows are summed", "sum the others")

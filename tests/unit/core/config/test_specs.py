@@ -53,7 +53,7 @@ def sequence_of_spec(config: ModelConfig) -> SequenceSpec:
         ),
     ],
 )
-def test_the_strategy_says_how_many_sequences_and_which_batches(
+def test_sequence_strategy_sets_slots_and_batch_sizes(
     strategy: str, more: str, direct: bool, slots: int, sizes: tuple[int, ...], delay_us: int
 ) -> None:
     spec = sequence_of_spec(normalized(strategy, more))

@@ -392,7 +392,7 @@ def test_a_problem_of_a_scheduler_is_at_its_field(text: str, paths: list[str]) -
     assert [problem.path for problem in found] == paths
 
 
-def test_what_auto_complete_may_still_fill_is_no_problem() -> None:
+def test_fields_that_auto_complete_may_fill_are_no_problem() -> None:
     sizes = "{ preferred_batch_size: 9 }"
     for batching in (f"dynamic_batching {sizes}", f"sequence_batching {{ oldest {sizes} }}"):
         assert refused(batching, completed=False) == []
@@ -425,7 +425,7 @@ max_batch_size: 8 dynamic_batching {} model_transaction_policy { decoupled: true
 """
     ),
 )
-def test_a_target_that_does_not_fit_the_rest_is_a_problem_with_a_cure(text: str, problem: str) -> None:
+def test_conflicting_latency_target_is_a_problem_with_a_hint(text: str, problem: str) -> None:
     config = text_format.Parse(f"{text} {target('20')}", ModelConfig(name="m"))
     (found,) = scheduling_problems(config, "m")
     assert found.message == problem
@@ -443,7 +443,7 @@ def test_response_cache_excludes_some_models() -> None:
     assert f"{start}sequence batching scheduler{end}" in refused(f"{cached} sequence_batching {{}}")
 
 
-def test_a_trial_that_is_ignored_perhaps_is_a_problem_of_models_with_a_trial() -> None:
+def test_batch_trial_parameter_is_checked_for_backends_with_a_trial() -> None:
     text = 'max_batch_size: 8 parameters { key: "BATCH_DESPITE_TRIAL" value { string_value: "yes" } }'
     assert refused(f'backend: "onnxruntime" {text}') == ["BATCH_DESPITE_TRIAL must be true or false, got 'yes' for m"]
     assert refused(f'backend: "python" {text}') == []
@@ -522,7 +522,7 @@ def test_a_trial_that_is_ignored_perhaps_is_a_problem_of_models_with_a_trial() -
         ),
     ],
 )
-def test_a_problem_has_tritons_text(fields: str, problem: str) -> None:
+def test_problem_has_tritons_text(fields: str, problem: str) -> None:
     found = messages_sequence(fields)
     assert len([text for text in found if problem in text]) >= 1, found
 
@@ -534,7 +534,7 @@ def test_growable_memory_is_for_gpus() -> None:
     assert found.startswith("'use_growable_memory' can only work with KIND_GPU model instances right now.")
 
 
-def test_a_client_sends_neither_controls_nor_states() -> None:
+def test_controls_and_states_are_not_inputs_of_clients() -> None:
     inputs = (
         'input { name: "C" data_type: TYPE_INT32 dims: [ 1 ] } input { name: "I" data_type: TYPE_FP32 dims: [ 1 ] }'
     )
@@ -566,14 +566,14 @@ def flow(*steps: str, io: str = IO) -> list[str]:
     return messages_ensemble(f'platform: "ensemble" {io} ensemble_scheduling {{ {" ".join(steps)} }}')
 
 
-def test_other_models_have_no_steps() -> None:
+def test_ensemble_scheduling_needs_the_ensemble_platform() -> None:
     assert messages_ensemble("ensemble_scheduling {}") == [
         "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble"
     ]
     assert messages_ensemble('backend: "onnxruntime"') == []
 
 
-def test_settings_that_an_ensemble_cannot_have() -> None:
+def test_unsupported_settings_of_an_ensemble_are_refused() -> None:
     order = 'parameters { key: "PRESERVE_RESPONSE_ORDER" value { string_value: "no" } }'
     assert messages_ensemble(
         f'platform: "ensemble" instance_group {{}} optimization {{}} model_warmup {{}} {order}'
@@ -636,7 +636,7 @@ def test_every_unfinished_step_is_named() -> None:
         ),
     ],
 )
-def test_the_flow_of_tensors_is_followed(steps: list[str], expected: list[str]) -> None:
+def test_ensemble_tensor_flow_is_checked(steps: list[str], expected: list[str]) -> None:
     assert flow(*steps) == expected
 
 
@@ -734,12 +734,12 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", READY)
-def test_a_large_count_that_is_only_compared_costs_nothing(index: dict[str, list[str]], name: str) -> None:
+def test_large_count_without_allocations_is_accepted(index: dict[str, list[str]], name: str) -> None:
     assert index[name] == ["READY", ""]
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_count_that_would_be_a_loop_or_memory_is_refused(index: dict[str, list[str]], name: str) -> None:
+def test_excessive_count_is_refused(index: dict[str, list[str]], name: str) -> None:
     state_of, reason = index[name]
     assert state_of == "UNAVAILABLE"
     assert reason.startswith(f"Invalid argument: '{REFUSED[name][1]}' of model '{name}' means ")

@@ -148,7 +148,7 @@ def test_data_comes_from_a_file(tmp_path: Path) -> None:
         ("dims: [ 2, 4611686018427387904 ] zero_data: true", "the initial state of 'I' cannot be made: "),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, initial: str, reason: str) -> None:
+def test_unreadable_initial_state_is_refused(tmp_path: Path, initial: str, reason: str) -> None:
     put(tmp_path, b"1234")
     with pytest.raises(ConfigInvalid) as raised:
         read(tmp_path, initial)

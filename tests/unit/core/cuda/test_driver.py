@@ -39,7 +39,7 @@ def test_driver_lists_gpus_and_their_capabilities() -> None:
 
 
 @pytest.mark.parametrize("failing", ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuIpcOpenMemHandle_v2"])
-def test_a_call_that_fails_leaves_the_threads_context_as_it_was(failing: str) -> None:
+def test_failed_call_restores_the_threads_context(failing: str) -> None:
     library = FakeCuda()
     library.failing = failing
     with pytest.raises(CudaError, match=f"{failing} failed with CUDA error 700"):
@@ -67,7 +67,7 @@ def test_memory_block_grows_and_is_reused() -> None:
         memory.close()
 
 
-def test_a_buffer_that_cannot_be_pinned_is_not_unpinned() -> None:
+def test_failed_pinning_is_not_undone() -> None:
     cuda = FakeCuda()
     cuda.limit = 10
     pinned = PinnedBuffers(CudaDriver(cuda), 1)

@@ -261,9 +261,7 @@ def test_linear_leaves_of_lightgbm_are_refused(tmp_path: Path) -> None:
         ("split_feature", "-5", "tree 0 has features beyond"),
     ],
 )
-def test_trees_of_lightgbm_that_lead_nowhere_are_refused(
-    tmp_path: Path, field: str, changed: str, message: str
-) -> None:
+def test_lightgbm_trees_with_missing_nodes_are_refused(tmp_path: Path, field: str, changed: str, message: str) -> None:
     lightgbm_file("regression").write(tmp_path)
     text = (tmp_path / "model.txt").read_text()
     (tmp_path / "model.txt").write_text(re.sub(rf"^{field}=\S+", f"{field}={changed}", text, flags=re.MULTILINE))
@@ -297,7 +295,7 @@ def test_an_empty_file_fails_the_load(tmp_path: Path, name: str) -> None:
         ("ubj", b"num_classNNSU\x0d +02000000000", "it has 2000000000 classes"),
     ],
 )
-def test_two_thousand_million_classes_take_no_memory(tmp_path: Path, kind: str, count: bytes, message: str) -> None:
+def test_huge_number_of_classes_allocates_no_memory(tmp_path: Path, kind: str, count: bytes, message: str) -> None:
     content = bytes(booster("classes").save_raw(kind))
     for given in (b'"num_class":"3"', b"num_classSL" + (1).to_bytes(8, "big") + b"3"):
         content = content.replace(given, count)

@@ -102,7 +102,7 @@ def test_sequences_of_different_lengths_get_their_own_answers(begin: Begin) -> N
         assert client.text == counted(prompt.split()[-1], count)
 
 
-def test_client_that_reads_slowly_holds_back_only_itself(begin: Begin) -> None:
+def test_slow_reader_delays_only_itself(begin: Begin) -> None:
     slow = begin(" one", 1500)
     until(lambda: len(slow.text) > 100)
     slow.slow = True
@@ -114,7 +114,7 @@ def test_client_that_reads_slowly_holds_back_only_itself(begin: Begin) -> None:
     assert slow.text == counted("one", 1500)
 
 
-def test_disconnected_client_makes_room(begin: Begin) -> None:
+def test_disconnect_frees_its_place_in_the_batch(begin: Begin) -> None:
     long = [begin(" one", 1000), begin(" one", 1000)]  # for a third of this size there is no memory
     until(lambda: all(client.text for client in long))
     third = begin(" two", 1000)
@@ -162,12 +162,12 @@ def test_prompt_that_ends_with_the_token_for_padding_is_read_whole(begin: Begin)
     assert other.text == counted("one", 200)
 
 
-def test_sequence_that_never_fits_is_refused(begin: Begin) -> None:
+def test_sequence_beyond_the_cache_is_refused(begin: Begin) -> None:
     with pytest.raises(ValueError, match="make 2201 tokens, and there is memory for 2200"):
         begin(" one", 2200)
 
 
-def test_row_that_is_padded_to_the_end_of_the_context_goes_on_elsewhere(begin: Begin) -> None:
+def test_row_padded_to_the_context_limit_moves_to_another_batch(begin: Begin) -> None:
     short, long = begin(" one", 600), begin(" one two" * 900, 200)
     until(lambda: short.reason == long.reason == "length")
     assert short.text == counted("one", 600)
@@ -193,7 +193,7 @@ def test_text_ends_before_a_stop_string() -> None:
     assert (kept.add("ST"), kept.rest()) == (("", False), "ST")
 
 
-def test_batches_are_joined_if_that_saves_more_than_reading_their_tokens_again() -> None:
+def test_batches_are_joined_if_faster_than_prefilling_again() -> None:
     speed = Speed()
     assert not speed.pays_to_join([1, 1], 10, 2, 100)  # nothing is known yet
     speed.note_step(1, 0.010)
@@ -225,7 +225,7 @@ def test_folder_that_cannot_be_served_is_refused(tmp_path: Path, change: dict[st
         read_generation_folder(tmp_path, "counter")
 
 
-def test_folder_says_what_a_token_takes(tmp_path: Path) -> None:
+def test_cache_bytes_per_token_are_read_from_the_folder(tmp_path: Path) -> None:
     folder = read_generation_folder(write_counter(tmp_path), "counter")
     assert folder.cache_bytes == 2 * 4 * 16  # keys and values of one layer with one head of 16 numbers
 

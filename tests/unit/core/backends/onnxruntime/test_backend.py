@@ -115,9 +115,7 @@ def test_closed_instance_does_not_run_and_can_be_closed_again(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("threads", "is_served"), [(1, True), (2, False)])
-def test_the_session_of_an_inspection_serves_if_the_load_would_make_the_same(
-    threads: int, is_served: bool, tmp_path: Path
-) -> None:
+def test_session_of_an_inspection_is_reused_by_an_equal_load(threads: int, is_served: bool, tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     config = config_of(add_sub_config() + "instance_group { kind: KIND_CPU count: 2 }")
     backend, preparation = OnnxRuntimeBackend(), Preparation(threads=1)
@@ -327,7 +325,7 @@ def too_new(part: str) -> onnx.ModelProto:
     ],
     ids=["pointer", "empty", "incomplete", "IR version", "opset"],
 )
-def test_file_that_does_not_load_gets_its_cure(content: bytes, hint: str, tmp_path: Path) -> None:
+def test_unloadable_file_has_a_hint(content: bytes, hint: str, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ModelLoadFailed) as caught:
         OnnxRuntimeBackend().inspect(tmp_path, config_of(""))

@@ -324,7 +324,7 @@ MIXED = {
 }
 
 
-def test_requests_are_not_combined_if_a_trial_has_shown_that_rows_mix(tmp_path: Path) -> None:
+def test_requests_are_not_combined_after_a_trial_with_dependent_rows(tmp_path: Path) -> None:
     for name, text in MIXED.items():
         onnx_models.write_version(of_all_rows("ReduceMean"), tmp_path, name, f"max_batch_size: 8\n{text}")
     answers: dict[str, list[float]] = {name: [] for name in MIXED}

@@ -112,7 +112,7 @@ def test_cuda_booleans_are_checked() -> None:
         (cuda_parameter_options, "arena_extend_strategy", "9", "unsupported arena_extend_strategy value '9' is reques"),
     ],
 )
-def test_options_that_are_refused(options_of: Callable[..., object], name: str, value: str, text: str) -> None:
+def test_invalid_options_are_refused(options_of: Callable[..., object], name: str, value: str, text: str) -> None:
     with pytest.raises(ConfigInvalid, match=text):
         options_of({name: value})
 
@@ -230,16 +230,14 @@ def test_graph_for_another_device_declares_itself(
             assert (tensor.name, tensor.datatype, tensor.shape) == (tensor.name, "FP16", (-1, 8, 8, 4))
 
 
-def test_inspection_is_on_the_gpu_that_is_asked_for_without_building_engines(gpu: Gpu, tmp_path: Path) -> None:
+def test_inspection_uses_the_requested_gpu_without_building_engines(gpu: Gpu, tmp_path: Path) -> None:
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     OnnxRuntimeBackend().inspect(version, config_of(GROUP % 1 + ACCELERATED))
     assert gpu.sessions == [["CUDAExecutionProvider", "CPUExecutionProvider"]]
 
 
 @pytest.mark.parametrize(("text", "sessions"), [("", 1), (ACCELERATED, 3)])
-def test_instances_share_a_session_unless_it_is_one_of_tensorrt(
-    gpu: Gpu, tmp_path: Path, text: str, sessions: int
-) -> None:
+def test_instances_share_a_session_except_with_tensorrt(gpu: Gpu, tmp_path: Path, text: str, sessions: int) -> None:
     config = config_of(add_sub_config() + GROUP % 3 + text)
     version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
     context = LoadContext(path=version, config=config, spec=spec_of(config), placements=placements(config))
@@ -256,7 +254,7 @@ def test_instances_share_a_session_unless_it_is_one_of_tensorrt(
 
 
 @pytest.mark.parametrize(("change_s", "runs"), [(0.02, [8, 8, 8, 8]), (0.0, [3, 1, 7, 8])])
-def test_session_that_needs_long_for_another_batch_size_keeps_its_size(
+def test_batch_size_is_constant_for_a_session_that_is_slow_to_change_it(
     gpu: Gpu, tmp_path: Path, change_s: float, runs: list[int]
 ) -> None:
     gpu.change_s = change_s
@@ -285,7 +283,7 @@ BUCKETS = 'parameters { key: "BATCH_BUCKETS" value { string_value: "2,8" } }\n'
         (copying("n", "m"), identity_config("FP32", [-1]), []),
     ],
 )
-def test_sizes_that_will_occur_run_before_a_model_on_a_gpu_is_ready(
+def test_expected_batch_sizes_run_before_a_gpu_model_is_ready(
     gpu: Gpu, tmp_path: Path, model: onnx.ModelProto, text: str, rows: list[int]
 ) -> None:
     backend, config = OnnxRuntimeBackend(), config_of(text)
@@ -300,7 +298,7 @@ def test_sizes_that_will_occur_run_before_a_model_on_a_gpu_is_ready(
         assert [shape[0] for shape in gpu.runs][: len(expected) or None] == expected
 
 
-def test_graph_that_refuses_made_up_inputs_serves(gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_graph_that_refuses_generated_inputs_serves(gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     gpu.at_run, gpu.from_rows = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : no such index", 8
     with serving(ROWS, identity_config("FP32", [3]), tmp_path, placement=ON_GPU) as model:
@@ -311,7 +309,7 @@ def test_graph_that_refuses_made_up_inputs_serves(gpu: Gpu, tmp_path: Path, capl
 
 
 @pytest.mark.parametrize("when", ["at_session", "at_run"])
-def test_gpu_that_is_lost_during_a_load_fails_it_as_such(gpu: Gpu, tmp_path: Path, when: str) -> None:
+def test_gpu_lost_during_a_load_is_reported(gpu: Gpu, tmp_path: Path, when: str) -> None:
     setattr(gpu, when, LOST)
     with (
         pytest.raises(DeviceLost, match="CUDA failure 700") as caught,

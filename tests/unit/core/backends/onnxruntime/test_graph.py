@@ -54,7 +54,7 @@ def test_compute_capability_may_have_its_own_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["../../shared/weights.onnx", "/ROOT/shared/weights.onnx", "../../shared"])
-def test_link_is_followed_wherever_it_leads(tmp_path: Path, target: str) -> None:
+def test_link_out_of_the_model_is_followed(tmp_path: Path, target: str) -> None:
     """Versions share weights by links, and the snapshots of a hub consist of links."""
     made(tmp_path / "shared" / "weights.onnx")
     made(tmp_path / "shared" / "model.onnx")
@@ -79,7 +79,7 @@ def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     assert caught.value.message.endswith("' for model instance 'model'")
 
 
-def test_libraries_are_found_in_the_model_or_left_to_the_system(tmp_path: Path) -> None:
+def test_libraries_are_searched_in_the_model_then_by_the_system(tmp_path: Path) -> None:
     version = tmp_path / "m" / "1"
     version.mkdir(parents=True)
     own = made(version / "own.so")
@@ -183,7 +183,7 @@ def test_classifier_answers_with_the_values_of_its_maps(
     ]
 
 
-def test_weights_behind_the_links_of_a_hub_are_found(tmp_path: Path) -> None:
+def test_weights_behind_hub_links_are_found(tmp_path: Path) -> None:
     """A snapshot is a folder of links to files that are named after their content."""
     version, blobs = onnx_models.write_version(tfidf("en_XX.UTF-8"), tmp_path, "model"), tmp_path / "blobs"
     onnx.save(
@@ -198,7 +198,7 @@ def test_weights_behind_the_links_of_a_hub_are_found(tmp_path: Path) -> None:
         np.testing.assert_allclose(served.infer({"text": TEXTS})["output_probability"], PROBABILITIES, rtol=1e-5)
 
 
-def test_other_graphs_and_other_files_stay() -> None:
+def test_graphs_without_zip_maps_are_unchanged() -> None:
     assert without_zip_maps(onnx_models.add_sub().SerializeToString()) is None
     assert without_zip_maps(b"not an ONNX graph") is None
 

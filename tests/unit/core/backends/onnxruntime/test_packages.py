@@ -78,7 +78,7 @@ def test_a_package_is_a_model_of_its_variant(tmp_path: Path) -> None:
         ([], {}, ModelLoadFailed, "'components' must be an object"),
     ],
 )
-def test_what_a_package_may_not_say_is_refused(
+def test_invalid_package_is_refused(
     tmp_path: Path, components: Any, more: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind) as refused:
@@ -86,7 +86,7 @@ def test_what_a_package_may_not_say_is_refused(
     assert text in str(refused.value)
 
 
-def test_a_link_out_of_a_package_is_refused(tmp_path: Path) -> None:
+def test_link_out_of_a_package_is_refused(tmp_path: Path) -> None:
     folder = package(tmp_path / "1", of({"a": variant()}))
     (folder / "plain" / "model.onnx").unlink()
     (folder / "plain" / "model.onnx").symlink_to(MODEL)

@@ -53,7 +53,7 @@ def test_a_plugin_runs_on_its_device_of_the_instance(
     assert cpu == ProviderRequest(CPU, {})
 
 
-def test_a_plugin_of_the_cpu_is_none_of_instances_on_gpus() -> None:
+def test_cpu_plugin_is_not_used_by_gpu_instances() -> None:
     requests = requested_providers(config("plugin:fast"), ON_GPU, PLUGINS)
     assert [each.device for each in requests] == [None, None]
 
@@ -72,7 +72,7 @@ def test_a_plugin_of_the_cpu_is_none_of_instances_on_gpus() -> None:
         ),
     ],
 )
-def test_what_a_plugin_cannot_do_is_refused(
+def test_unsupported_use_of_a_plugin_is_refused(
     given: ModelConfig, placement: Placement, kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind) as refused:
@@ -80,7 +80,7 @@ def test_what_a_plugin_cannot_do_is_refused(
     assert text in str(refused.value)
 
 
-def test_a_library_that_is_no_plugin_is_named_and_leaves_no_trace(tmp_path: Path) -> None:
+def test_invalid_plugin_library_is_named_and_not_registered(tmp_path: Path) -> None:
     library = tmp_path / "lib.so"
     library.write_bytes(b"no library")
     settings = {"plugin=broken": str(library), "default-max-batch-size": "4"}

@@ -39,7 +39,7 @@ def test_scalar_gets_the_configured_dims(tmp_path: Path) -> None:
             assert float(answer.max()) == 2.5
 
 
-def test_input_with_a_default_may_be_left_out(tmp_path: Path) -> None:
+def test_input_with_a_default_is_optional(tmp_path: Path) -> None:
     text = tensor_text("input", "INPUT0", "FP32", [4]) + tensor_text("input", "OFFSET", "FP32", [4], "optional: true")
     with serving(onnx_models.with_default(), text + tensor_text("output", "OUTPUT0", "FP32", [4]), tmp_path) as model:
         ones = np.ones(4, np.float32)
@@ -81,7 +81,7 @@ def test_model_may_turn_text_into_numbers(tmp_path: Path) -> None:
         assert model.infer({"INPUT0": strings(b"7")})["OUTPUT0"].tolist() == [[7]]
 
 
-def test_strings_and_bfloat16_are_passed_together_as_far_as_the_binding_can(tmp_path: Path) -> None:
+def test_strings_and_bfloat16_share_a_run_if_the_binding_allows_it(tmp_path: Path) -> None:
     graph = helper.make_graph(
         [helper.make_node("Identity", ["B"], ["C"]), helper.make_node("Cast", ["B"], ["T"], to=TensorProto.STRING)],
         "graph",
@@ -124,7 +124,7 @@ def test_out_of_memory_has_its_own_error(tmp_path: Path) -> None:
         assert model.infer({"SIZE": np.array([1])})["ZEROS"].tolist() == [0]
 
 
-def test_instance_keeps_nothing_of_a_batch(tmp_path: Path) -> None:
+def test_instance_releases_the_tensors_of_a_batch(tmp_path: Path) -> None:
     for datatype in ("FP32", "BF16", "BYTES"):
         config = identity_config(datatype, [-1])
         with serving(onnx_models.identity(datatype), config, tmp_path / datatype) as model:
@@ -159,7 +159,7 @@ def test_concurrent_runs_share_no_result() -> None:
     assert all((array == mark).all() for mark, array in kept)
 
 
-def test_failed_run_leaves_nothing_bound() -> None:
+def test_failed_run_unbinds_its_tensors() -> None:
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
     session = session_of(onnx_models.picky())
@@ -184,7 +184,7 @@ def device_run(datatype: str, dims: int, device: str, provider: str, memory: obj
 
 
 @pytest.mark.parametrize("datatype", NUMERIC)
-def test_every_datatype_is_read_and_written_where_it_lies(datatype: str) -> None:
+def test_every_datatype_is_read_and_written_in_place(datatype: str) -> None:
     run = device_run(datatype, 3, "cpu", "CPUExecutionProvider")
     given = np.arange(6).astype(BY_NAME[datatype].dtype).reshape(2, 3)
     written = np.zeros_like(given)
@@ -200,7 +200,7 @@ def test_every_datatype_is_read_and_written_where_it_lies(datatype: str) -> None
     assert not written.any()
 
 
-def test_output_that_is_not_asked_for_again_is_not_written_again() -> None:
+def test_unrequested_output_is_not_overwritten() -> None:
     spec = spec_of(config_of(add_sub_config("FP32")))
     run = DeviceRun(session_of(onnx_models.add_sub("FP32")), spec, "cpu", 0)
     feed = {name: np.ones((1, 16), np.float32) for name in ("INPUT0", "INPUT1")}
@@ -220,7 +220,7 @@ CPU_MEMORY = capi.OrtDevice(capi.OrtDevice.cpu(), capi.OrtDevice.default_memory(
 
 @pytest.mark.parametrize("datatype", NUMERIC)
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3)])
-def test_outputs_lie_in_the_memory_that_the_runs_are_given(datatype: str, shape: tuple[int, int]) -> None:
+def test_outputs_are_written_to_the_given_memory(datatype: str, shape: tuple[int, int]) -> None:
     """That of the CPU stands for a GPU's pinned memory: ONNX Runtime allocates both itself."""
     run = device_run(datatype, -1, "cpu", "CPUExecutionProvider", CPU_MEMORY)
     given = np.arange(np.prod(shape)).astype(BY_NAME[datatype].dtype).reshape(shape)
@@ -247,7 +247,7 @@ class Refusing:
         self._inner.run_with_iobinding(binding, options)
 
 
-def test_without_pinned_memory_outputs_are_elsewhere_from_the_first_run_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_outputs_use_ordinary_memory_without_pinned_memory(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     spec = spec_of(config_of(identity_config("FP32", [3])))
     session = Refusing(session_of(onnx_models.identity("FP32")))
@@ -290,7 +290,7 @@ def test_outputs_of_a_gpu_are_in_pinned_memory(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.gpu
-def test_tensors_on_a_gpu_stay_there() -> None:
+def test_tensors_on_a_gpu_are_not_copied_to_the_host() -> None:
     driver = CudaDriver.open()
     if not usable_gpus() or driver is None:
         pytest.skip("no GPU, or an ONNX Runtime without CUDA")

@@ -82,9 +82,7 @@ def add_sub_answers(served: Serving, sizes: Sequence[int] = (1, 3, 2), dtype: st
 
 
 @pytest.mark.parametrize("shape", [(-1, 16), (1, 16), (4, 16)])
-def test_any_batch_runs_whatever_first_dimension_the_model_was_saved_with(
-    version: Path, shape: tuple[int, int]
-) -> None:
+def test_any_batch_size_runs_for_any_saved_first_dimension(version: Path, shape: tuple[int, int]) -> None:
     save(add_sub(shape), version)
     with serving_version(OpenVinoBackend(), version, ov_config()) as served:
         add_sub_answers(served)
@@ -119,7 +117,7 @@ def test_operators_that_fix_the_batch_get_padded_rows(version: Path) -> None:
         ((2, 16), "", 0, [2, 16]),
     ],
 )
-def test_layout_decides_whether_a_model_without_configuration_batches(
+def test_layout_decides_about_batching_without_a_configuration(
     version: Path, shape: tuple[int, int], layout: str, max_batch_size: int, dims: list[int]
 ) -> None:
     save(add_sub(shape, layout=layout), version)
@@ -157,7 +155,7 @@ def test_configuration_that_contradicts_the_graph_is_refused(
     assert [problem.path for problem in loaded.value.problems] == fields
 
 
-def test_fixed_batch_that_is_not_the_configurations_fails_the_load(version: Path) -> None:
+def test_fixed_batch_that_contradicts_the_configuration_fails_the_load(version: Path) -> None:
     save(fixed_rows(1), version)
     config = ov_config(["INPUT0"], ["OUTPUT0"], dims=[4], max_batch_size=4)
     with pytest.raises(InvalidModelConfig) as raised, serving_version(OpenVinoBackend(), version, config):
@@ -190,7 +188,7 @@ def test_parameters_without_meaning_are_refused(name: str, value: str, text: str
         parameter("RESHAPE_IO_LAYERS", "yes"),
     ],
 )
-def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
+def test_parameters_that_change_the_execution_are_accepted(version: Path, more: str) -> None:
     save(add_sub((-1, 16) if "RESHAPE" not in more else (-1, -1)), version)
     with serving_version(OpenVinoBackend(), version, ov_config(more=more)) as served:
         add_sub_answers(served)
@@ -222,7 +220,7 @@ def test_missing_weights_are_named(version: Path) -> None:
     assert raised.value.message.startswith("openvino error in reading the model : ")
 
 
-def test_import_sends_no_usage_to_its_maker() -> None:
+def test_import_sends_no_telemetry() -> None:
     code = "import sys, trident.core.backends.openvino.compiler; print('openvino_telemetry.main' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"
 
@@ -268,7 +266,7 @@ def repeated(rows: Any, size: Any) -> Any:
     ],
     ids=["product", "tile by constant", "tile by input", "broadcast to input", "count to input", "loop"],
 )
-def test_graph_is_bounded_unless_a_value_decides_how_much_it_computes(operator: Any, bounded: bool) -> None:
+def test_graph_has_bounded_work_unless_it_depends_on_values(operator: Any, bounded: bool) -> None:
     rows = opset13.parameter([-1, 4], FLOAT, name="rows")
     size = opset13.parameter([2], WHOLE, name="size")
     model = openvino.Model([opset13.result(operator(rows, size))], [rows, size], "model")

@@ -116,7 +116,7 @@ def test_batch_of_requests_arrives_in_their_order() -> None:
             assert np.array_equal(array, sent)
 
 
-def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
+def test_large_inputs_use_shared_memory_while_space_is_free() -> None:
     large = np.arange(LARGE, dtype=np.float32).reshape(1, -1)
     small = np.ones((1, 3), np.float32)
     inputs = [InputTensor("A", "FP32", large.shape, large), InputTensor("B", "FP32", small.shape, small)]
@@ -130,7 +130,7 @@ def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
         assert memory.end == used
 
 
-def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
+def test_tensors_are_padded_to_their_alignment() -> None:
     odd, doubles = np.ones(3, np.uint8), np.arange(2, dtype=np.float64)
     inputs = [InputTensor("A", "UINT8", (3,), odd), InputTensor("B", "FP64", (2,), doubles)]
     frame, _ = BatchWriter(spec(), SentLayouts(), Memory()).write(1, [InferenceRequest("m", inputs)])
@@ -227,7 +227,7 @@ def test_unconfigured_outputs_are_logged_or_refused(
     assert record.getMessage().startswith(text)
 
 
-def test_outputs_of_ever_new_names_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_unconfigured_outputs_are_logged_a_bounded_number_of_times(caplog: pytest.LogCaptureFixture) -> None:
     check = OutputCheck(spec())
     for number in range(1000):
         assert check.problem(f"new {number}", "FP32", (1,)) == ""
@@ -326,7 +326,7 @@ def test_lost_or_additional_bytes_end_the_connection(at: int) -> None:
 # --- layouts, whose numbers mean one thing
 
 
-def test_numbers_of_layouts_are_never_used_again() -> None:
+def test_layout_numbers_are_never_reused() -> None:
     random = Random(7)
     for limit, frames in ((1, 300), (2, 300), (8, 300), (LAYOUTS, 30)):
         sent, known = SentLayouts(limit), KnownLayouts()
@@ -351,7 +351,7 @@ def test_numbers_of_layouts_are_never_used_again() -> None:
             assert len(sent._known) <= limit
 
 
-def test_layouts_that_are_forgotten_are_unknown_and_do_not_come_back() -> None:
+def test_evicted_layouts_stay_unknown() -> None:
     sent, known = SentLayouts(1), KnownLayouts()
     heads = []
     for width in (1, 2, 3):
@@ -377,7 +377,7 @@ class Unreadable(InputTensor):
 
 
 @pure_python_only
-def test_request_that_cannot_be_read_fails_alone() -> None:
+def test_unreadable_request_fails_alone() -> None:
     memory, large = Memory(), np.arange(LARGE, dtype=np.float32).reshape(1, -1)
     whole = InputTensor("A", "FP32", large.shape, large)
     broken = Unreadable("B", "FP32", (1, 4), memoryview(bytes(16)))
@@ -425,9 +425,7 @@ def test_values_of_json_cross_unchanged(value: object) -> None:
         ({"a": "ä", "b": 2**64 - 1, "c": -(2**63), "d": True}, ""),
     ],
 )
-def test_response_parameter_that_no_client_can_get_is_an_error_of_its_request(
-    parameters: dict[str, Any], problem: str
-) -> None:
+def test_unsendable_response_parameter_fails_its_request(parameters: dict[str, Any], problem: str) -> None:
     answers = Answers()
     answers.add(("X", np.ones((1, 1), np.float32)), fields=to_json(parameters))
     answers.add(("X", np.ones((1, 1), np.float32)))

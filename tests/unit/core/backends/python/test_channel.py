@@ -320,7 +320,7 @@ def _changed(stub: Stub, random: Random, number: int, requests: list[int]) -> by
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_no_request_gets_the_outcome_of_another(part: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_outcomes_are_not_mixed_up_between_requests(part: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "trident.backends.python")
     begin = Random().randrange(1 << 40) if EXAMPLES else 0
     with ThreadPoolExecutor(1) as threads:
@@ -377,7 +377,7 @@ def play(seed: int, threads: ThreadPoolExecutor) -> None:
 # --- single cases
 
 
-def test_result_of_an_abandoned_batch_is_not_that_of_the_next(stub: Stub) -> None:
+def test_late_result_of_an_abandoned_batch_is_discarded(stub: Stub) -> None:
     with ThreadPoolExecutor(1) as threads:
         abandoned = Execution(stub, threads, [1.0], limit_s=0.01)
         with pytest.raises(StubSilent, match=r"it did not answer within 0\.01 s"):
@@ -432,7 +432,7 @@ def test_metric_call_is_answered_under_its_number(stub: Stub) -> None:
         assert executed.result()
 
 
-def test_sender_that_raises_at_the_end_does_not_keep_the_others_from_theirs(stub: Stub) -> None:
+def test_sender_that_raises_at_the_end_does_not_affect_others(stub: Stub) -> None:
     class Failing(Sender):
         def send(self, outputs: Any, **rest: Any) -> None:
             raise RuntimeError("no")

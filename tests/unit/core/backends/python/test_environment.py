@@ -137,7 +137,9 @@ def test_changed_archive_is_extracted_again(archive: Path, cache: Path) -> None:
     ],
     ids=lambda members: members[0].name,
 )
-def test_no_member_leaves_the_folder(tmp_path: Path, cache: Path, members: list[tarfile.TarInfo]) -> None:
+def test_archive_member_outside_the_folder_is_refused(
+    tmp_path: Path, cache: Path, members: list[tarfile.TarInfo]
+) -> None:
     (tmp_path / "secret").write_text("secret")
     with pytest.raises(ModelLoadFailed, match="failed to extract the environment"):
         extracted(archive_with(tmp_path / "evil.tar.gz", member("bin/activate", size=1), *members), cache)
@@ -145,14 +147,14 @@ def test_no_member_leaves_the_folder(tmp_path: Path, cache: Path, members: list[
     assert folders(cache) == []
 
 
-def test_absolute_name_stays_in_the_folder(tmp_path: Path, cache: Path) -> None:
+def test_absolute_archive_member_is_extracted_into_the_folder(tmp_path: Path, cache: Path) -> None:
     target = tmp_path / "elsewhere" / "stolen"
     folder = extracted(archive_with(tmp_path / "evil.tar.gz", member(str(target), size=1)), cache)
     assert not target.exists()
     assert (folder / str(target).lstrip("/")).read_text() == "x"
 
 
-def test_disk_without_room_ends_the_extraction(tmp_path: Path, cache: Path) -> None:
+def test_full_disk_aborts_the_extraction(tmp_path: Path, cache: Path) -> None:
     rooms = iter([1 << 30, (64 << 20) + 5])
     archive = archive_with(tmp_path / "large.tar.gz", member("first", size=100), member("second", size=6))
     with pytest.raises(ModelLoadFailed, match=r"no space left on the disk of .*: 'second' needs 6 bytes, 5 are free"):
@@ -160,7 +162,7 @@ def test_disk_without_room_ends_the_extraction(tmp_path: Path, cache: Path) -> N
     assert folders(cache) == []
 
 
-def test_cache_that_others_can_write_to_is_refused(archive: Path, cache: Path) -> None:
+def test_world_writable_cache_is_refused(archive: Path, cache: Path) -> None:
     cache.mkdir()
     cache.chmod(0o777)
     with pytest.raises(RepositoryUnavailable, match="others can write to"):
@@ -202,7 +204,7 @@ def test_loads_at_the_same_time_share_one_installation(
     assert first.variables["PYTHONHOME"] == ""  # that of the server is not passed on
 
 
-def test_package_that_cannot_be_had_ends_the_load_with_the_words_of_pip(
+def test_missing_package_fails_the_load_with_pips_message(
     tmp_path: Path, settings: EnvironmentSettings, wheels: Path
 ) -> None:
     model = model_with(tmp_path / "m", f"--find-links {wheels}", "ghost>=2")
@@ -315,7 +317,7 @@ def test_environment_without_numpy_is_refused_with_the_cure(prepared: Prepared, 
         ({}, "false"),
     ],
 )
-def test_requirements_are_not_installed_if_the_model_or_the_server_says_so(
+def test_requirements_are_not_installed_if_disabled(
     model: Path, cache: Path, parameters: dict[str, str], setting: str
 ) -> None:
     (model / "requirements.txt").write_text("ghost\n")
@@ -330,7 +332,7 @@ def test_requirements_are_not_installed_if_the_model_or_the_server_says_so(
         ("perhaps", "true", ConfigInvalid, "Incorrect value for INSTALL_REQUIREMENTS: perhaps"),
     ],
 )
-def test_requirements_that_may_not_be_installed_are_reported(
+def test_requirements_of_a_model_without_permission_are_reported(
     model: Path, cache: Path, answer: str, setting: str, error: type[ServerError], text: str
 ) -> None:
     (model / "requirements.txt").write_text("ghost\n")
@@ -377,7 +379,9 @@ def test_limit_is_a_number_above_zero(name: str, text: str) -> None:
         ("# class TritonPythonModel:\n", True),
     ],
 )
-def test_process_completes_only_models_that_may_have_the_method(source: str, expected: bool, tmp_path: Path) -> None:
+def test_process_runs_auto_complete_only_where_the_model_may_define_it(
+    source: str, expected: bool, tmp_path: Path
+) -> None:
     file = tmp_path / "model.py"
     file.write_text(source)
     assert may_complete(file) is expected

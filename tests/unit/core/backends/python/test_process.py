@@ -67,14 +67,14 @@ def end(watcher: FileWatcher) -> Iterator[End]:
     made.close()
 
 
-def test_disarmed_file_is_not_called(end: End) -> None:
+def test_disarmed_file_gets_no_callback(end: End) -> None:
     end.watched.arm()
     end.watched.disarm()
     end.theirs.send(b"x")
     assert not end.readable.acquire(timeout=0.05)
 
 
-def test_file_that_wants_to_write_is_called(end: End) -> None:
+def test_writable_file_gets_its_callback(end: End) -> None:
     end.watched.want_to_write(True)
     assert end.writable.acquire(timeout=60)
     assert not end.writable.acquire(timeout=0.05)
@@ -150,7 +150,7 @@ def stub() -> Iterator[Stub]:
     made.close()
 
 
-def test_stub_whose_server_died_while_it_started_ends() -> None:
+def test_stub_exits_if_its_server_died_during_the_start() -> None:
     pairs = [socket.socketpair() for _ in range(3)]
     pairs[2][0].close()
     memory = SharedMemory.create(1 << 16)
@@ -164,7 +164,7 @@ def test_stub_whose_server_died_while_it_started_ends() -> None:
             each.close()
 
 
-def test_question_is_not_repeated_before_its_answer() -> None:
+def test_health_check_is_not_repeated_before_its_answer() -> None:
     stub = Stub(limit_s=0.05)
     for _ in range(3):
         with pytest.raises(ModelNotReady, match=r"Timed out waiting for user-defined is_ready\(\) response"):
@@ -173,7 +173,7 @@ def test_question_is_not_repeated_before_its_answer() -> None:
     stub.close()
 
 
-def test_late_answer_does_not_count_for_the_next_question() -> None:
+def test_late_health_answer_does_not_count_for_the_next_check() -> None:
     stub = Stub(limit_s=0.05)
     with pytest.raises(ModelNotReady, match="Timed out"):
         stub.question.ask()
@@ -291,7 +291,7 @@ def test_executions_wait_for_a_process_that_is_being_started(bench: Bench) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("refusal", [OSError(12, "Cannot allocate memory"), RuntimeError("Cannot allocate memory")])
-def test_process_that_the_system_refuses_is_tried_again(bench: Bench, refusal: Exception) -> None:
+def test_failed_process_start_is_retried(bench: Bench, refusal: Exception) -> None:
     refusals = [refusal] * 3  # after the third there is a pause
 
     def prepare(process: FakeProcess) -> None:
@@ -315,7 +315,7 @@ def test_closed_instance_is_not_started_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("has_process", [True, False])
-def test_instance_that_is_being_started_can_be_ended(has_process: bool) -> None:
+def test_starting_instance_can_be_closed(has_process: bool) -> None:
     bench = Bench()
     bench.prepare = lambda process: process.may_start.clear()
     if not has_process:

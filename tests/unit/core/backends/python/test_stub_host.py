@@ -108,7 +108,9 @@ def test_rescheduled_request_is_not_answered(begin: MakeHost) -> None:
     assert [host.is_rescheduled(request) for request in requests] == [True, False]
 
 
-def test_rescheduled_request_has_answers_but_no_end(begin: MakeHost, memory_server: MemoryServer) -> None:
+def test_rescheduled_request_keeps_its_responses_without_a_final_one(
+    begin: MakeHost, memory_server: MemoryServer
+) -> None:
     """Its sender is over: that of the next execution ends it, and nobody misses this one."""
     lines = ["sender = requests[0].get_response_sender()", "sender.send(answers[0])", "self.sender = sender"]
     host = begin(model("\n".join([*lines, "requests[0].set_release_flags(2)", "return None"])), **DECOUPLED)

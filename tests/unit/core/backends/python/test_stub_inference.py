@@ -29,7 +29,7 @@ from tests.waiting import until
 T = Tensor("T", np.zeros(1))
 
 
-def test_fields_of_a_request_are_kept() -> None:
+def test_request_fields_are_stored() -> None:
     request = InferenceRequest(
         "r",
         12,
@@ -315,7 +315,7 @@ def test_versions_are_positive_integers(version: str) -> None:
 BYTES = np.array(["ä".encode()], np.object_)[0]
 
 
-def test_bytes_are_taken_for_texts() -> None:
+def test_bytes_are_accepted_as_text() -> None:
     assert [text_of(each, "it") for each in ("ä", np.str_("ä"), BYTES, np.bytes_(BYTES), bytearray(BYTES))] == ["ä"] * 5
     with pytest.raises(ValueError, match=r"it must be text, and the bytes b'\\xff' are not UTF-8: invalid start byte"):
         text_of(b"\xff", "it")
@@ -323,7 +323,7 @@ def test_bytes_are_taken_for_texts() -> None:
         text_of(1, "it")
 
 
-def test_request_takes_bytes_for_texts() -> None:
+def test_request_accepts_bytes_as_text() -> None:
     request = pb_utils.InferenceRequest(
         request_id=BYTES, correlation_id=BYTES, model_name=BYTES, requested_output_names=[BYTES], inputs=[]
     )

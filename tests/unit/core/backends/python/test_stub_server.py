@@ -112,7 +112,7 @@ def test_invalid_value_of_a_metric_is_refused(value: Any) -> None:
 # --- the channel
 
 
-def test_frames_sent_together_arrive_as_one_piece() -> None:
+def test_collected_frames_are_sent_in_one_call() -> None:
     ours, theirs = socket.socketpair()
     memory = SharedMemory.create(1 << 16)
     channel = Channel(theirs, os.dup(memory.descriptor))
@@ -205,7 +205,7 @@ def test_wrong_frame_ends_the_connection(ends: Ends, name: str, capsys: pytest.C
     assert ends.socket.recv(100) == b""
 
 
-def test_frame_sent_within_a_send_follows_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_sent_during_a_send_is_queued_behind_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler, or the end of an object, may log while its thread sends."""
     sendall = ends.channel._sock.sendall
 
@@ -287,7 +287,7 @@ CONFIG = json.dumps(
 )
 
 
-def test_tensors_by_name() -> None:
+def test_tensor_is_found_by_name() -> None:
     tensors = [pb_utils.Tensor(name, np.zeros(1)) for name in "AB"]
     request = pb_utils.InferenceRequest(inputs=tensors, requested_output_names=[], model_name="m")
     assert pb_utils.get_input_tensor_by_name(request, "B") is tensors[1]
@@ -297,7 +297,7 @@ def test_tensors_by_name() -> None:
     assert pb_utils.get_output_tensor_by_name(response, "C") is None
 
 
-def test_configurations_by_name() -> None:
+def test_tensor_configuration_is_found_by_name() -> None:
     config = json.loads(CONFIG)
     assert pb_utils.get_input_config_by_name(config, "A") == {"name": "A", "dims": [1]}
     assert pb_utils.get_input_config_by_name(config, "B") is None

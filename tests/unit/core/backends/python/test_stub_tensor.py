@@ -30,7 +30,7 @@ def refusal(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_large_array_leaves_without_a_copy() -> None:
+def test_large_array_is_sent_without_a_copy() -> None:
     array = np.zeros(100_000, np.float32)
     contents = Tensor("T", array)._contents()
     array[0] = 1
@@ -85,7 +85,7 @@ def test_strings_cross_in_their_wire_form(array: np.ndarray[Any, Any], wire: byt
     assert arrived._contents() == wire
 
 
-def test_string_that_cannot_be_encoded_fails_where_the_tensor_is_made() -> None:
+def test_unencodable_string_fails_in_the_tensors_constructor() -> None:
     with pytest.raises(UnicodeEncodeError):
         Tensor("T", np.array(["\ud800"], np.object_))
 
@@ -165,7 +165,7 @@ def test_dlpack_shares_memory_both_ways(datatype: str, shape: tuple[int, ...]) -
     assert ours.__dlpack_device__() == (1, 0)
 
 
-def test_memory_lives_as_long_as_its_users() -> None:
+def test_dlpack_memory_lives_as_long_as_its_users() -> None:
     released: list[int] = []
 
     class Block(np.ndarray[Any, Any]):
@@ -209,7 +209,7 @@ def test_object_without_dlpack_is_refused(source: Any) -> None:
     assert refusal(lambda: Tensor.from_dlpack("T", source)) == UNSUPPORTED
 
 
-def test_capsule_is_taken_once() -> None:
+def test_capsule_is_consumed_once() -> None:
     capsule = Tensor("T", np.zeros(1)).to_dlpack()
     tensor = Tensor.from_dlpack("T", capsule)
     assert refusal(lambda: Tensor.from_dlpack("T", capsule)) == UNSUPPORTED
@@ -233,7 +233,7 @@ def test_pinned_memory_counts_as_memory_of_the_cpu() -> None:
     assert found.memory() == block.tobytes()
 
 
-def test_tensor_of_a_gpu_stays_there() -> None:
+def test_gpu_tensor_is_not_copied_to_the_host() -> None:
     block = ctypes.create_string_buffer(16)
     address = ctypes.addressof(block)
     tensor = Tensor.from_dlpack("T", capsule_of(DeviceTensor("FP32", (4,), Device(2, 1), address, block)))

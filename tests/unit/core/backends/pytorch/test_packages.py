@@ -55,7 +55,7 @@ def test_package_for_another_processor_is_refused(tmp_path: Path, metadata: dict
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x02}q\x00.", b"PK\x03\x04"])
-def test_files_that_are_no_archive_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(content)
     with pytest.raises(ModelLoadFailed) as raised:
@@ -82,7 +82,7 @@ def test_other_archives_are_refused(tmp_path: Path) -> None:
         (["ARGS[0]", "INPUT__1"], {"ARGS[0]": 0, "INPUT__1": 1}),
     ],
 )
-def test_names_give_positions_of_arguments(names: list[str], found: dict[str, int]) -> None:
+def test_input_names_are_mapped_to_argument_positions(names: list[str], found: dict[str, int]) -> None:
     assert places(names, {"ARGS[0]": 0, "ARGS[1]": 1}, ("a", "b")) == found
 
 

@@ -90,7 +90,7 @@ ONE = torch_config({"x": [-1]}, {"y": [-1]})
         (["__1", "__0"], ["OUTPUT__1"]),
     ],
 )
-def test_tensors_go_where_their_names_say(version: Path, inputs: list[str], outputs: list[str]) -> None:
+def test_tensors_are_passed_by_name_or_index(version: Path, inputs: list[str], outputs: list[str]) -> None:
     save(ADD_SUB, version)
     config = torch_config({name: [4] for name in inputs}, {name: [4] for name in outputs})
     by_place = {"a": 0, "b": 1, "INPUT__0": 0, "INPUT__1": 1, "__0": 0, "__1": 1}
@@ -120,7 +120,7 @@ def test_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
     assert all((answer["y"] == 2).all() for answer in second)
 
 
-def test_module_that_changes_its_input_does_not_change_the_request(version: Path) -> None:
+def test_module_that_modifies_its_input_does_not_modify_the_request(version: Path) -> None:
     save(("x", "return x.mul_(2)"), version)
     values = np.ones((1, 4), np.float32)
     with serving_version(PyTorchBackend({}), version, ONE) as served:
@@ -257,7 +257,7 @@ def test_file_that_is_no_archive_fails_the_load(
         parameter("INTRA_OP_THREAD_COUNT", "1") + parameter("INTER_OP_THREAD_COUNT", "1"),
     ],
 )
-def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
+def test_parameters_that_change_the_execution_are_accepted(version: Path, more: str) -> None:
     save(ADD_SUB, version)
     config = torch_config({"a": [2], "b": [2]}, {"y": [2]}, more=more)
     ones: Any = np.ones((1, 2), np.float32)
@@ -302,7 +302,7 @@ def test_newer_archives_and_unknown_operators_are_named(
         ("index out of range in self", "CUDA error: device-side assert triggered", False),
     ],
 )
-def test_lost_gpu_is_one_that_fails_again(
+def test_lost_gpu_is_detected_by_a_second_failure(
     monkeypatch: pytest.MonkeyPatch, said: str, found: str | None, is_lost: bool
 ) -> None:
     def synchronize(device_id: int) -> None:

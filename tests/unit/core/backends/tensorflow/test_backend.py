@@ -83,7 +83,7 @@ def test_missing_signature_or_tag_is_named(version: Path, more: str, text: str, 
 
 @pytest.mark.usefixtures("without_tensorflow")
 @pytest.mark.parametrize("kind", ["saved model", "graph"])
-def test_openvino_stands_in_for_tensorflow(version: Path, kind: str) -> None:
+def test_openvino_serves_models_of_tensorflow(version: Path, kind: str) -> None:
     if kind == "graph":
         write_graph(version)
         config, names = tf_config(GRAPH), ("a", "b", "s", "d")

@@ -113,7 +113,7 @@ def test_output_shaped_by_values_is_served(tmp_path: Path, cuda: FakeCuda) -> No
         assert len(served.infer({"INPUT0": np.ones(64, np.float32)})["OUTPUT0"]) == 64
 
 
-def test_shape_tensors_are_values_on_the_host_and_have_no_batch(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_shape_tensors_are_host_values_without_batch_dimension(tmp_path: Path, cuda: FakeCuda) -> None:
     with serving(tmp_path, plans.fill(), cuda) as served:
         spec = served.spec
         assert (spec.max_batch_size, spec.inputs["SHAPE"].dims, spec.outputs["FILLED_SHAPE"].dims) == (8, (2,), (2,))
@@ -397,7 +397,7 @@ def test_missing_gpu_is_named(tmp_path: Path) -> None:
         backend_on(None).complete(write_plan(tmp_path / "1", add_sub()), trt_config())
 
 
-def test_runtime_that_could_not_be_made_is_not_used(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_failed_runtime_is_not_used(tmp_path: Path, cuda: FakeCuda) -> None:
     """With a driver that is too old TensorRT logs, and returns an object whose use would end the process."""
     text = "createInferRuntime: Error Code 6: API Usage Error (CUDA initialization failure with error: 35)"
 

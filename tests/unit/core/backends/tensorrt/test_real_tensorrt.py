@@ -31,7 +31,7 @@ def real() -> Any:
 
 
 @pytest.mark.parametrize("name", sorted({*CLASSES} - {"Dims"}))
-def test_fake_has_only_names_of_the_real_one(real: Any, name: str) -> None:
+def test_fake_has_only_names_of_the_real_tensorrt(real: Any, name: str) -> None:
     made_up = [each for each in vars(getattr(fake_tensorrt, name)) if not each.startswith("_")]
     # What an object only has after it was made cannot be seen on its class.
     missing = [each for each in made_up if not hasattr(getattr(real, name), each)]
@@ -88,7 +88,7 @@ def test_plan_of_the_real_builder_is_served(real: Any, tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not gpu_ids(), reason="no GPU")
-def test_real_output_whose_shape_the_values_decide(real: Any, tmp_path: Path) -> None:
+def test_data_dependent_output_shape_is_served_by_real_tensorrt(real: Any, tmp_path: Path) -> None:
     def define(network: Any, inputs: dict[str, Any]) -> None:
         marked(network, network.add_non_zero(inputs["INPUT0"]).get_output(0), "OUTPUT0")
 

@@ -103,7 +103,7 @@ def test_fixed_dimensions_are_filled_up(tmp_path: Path, shape: tuple[Any, Any]) 
     np.testing.assert_allclose(embedded(tmp_path), expected, rtol=1e-5)
 
 
-def test_graph_that_cannot_answer_is_not_ready(tmp_path: Path) -> None:
+def test_unsuitable_graph_fails_the_load(tmp_path: Path) -> None:
     hidden(write_folder(tmp_path), kind=TensorProto.BFLOAT16)
     with pytest.raises(ModelLoadFailed, match="cannot answer"), serving(tmp_path):
         pass
@@ -128,7 +128,7 @@ def test_labels_without_names_are_numbered(tmp_path: Path, settings: dict[str, A
         assert model.spec.outputs["scores"].dims == (3,)
 
 
-def test_modules_in_the_graph_are_not_applied_again(tmp_path: Path) -> None:
+def test_modules_inside_the_graph_are_not_applied_twice(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, pooling={"pooling_mode_mean_tokens": True})
     (folder / "modules.json").write_text(
         json.dumps(

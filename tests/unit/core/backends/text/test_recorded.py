@@ -134,7 +134,7 @@ def test_option_that_the_library_refuses_is_refused(
         serving.infer(arrays)
 
 
-def test_special_tokens_stay_text_on_whichever_side_a_text_is_cut(tmp_path: Path) -> None:
+def test_special_tokens_survive_truncation_on_either_side(tmp_path: Path) -> None:
     (row,) = (row for row in ROWS if row.name == "special tokens as text")
     folder = write_folder(tmp_path, row)
     backend = TextBackend({})

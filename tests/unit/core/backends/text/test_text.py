@@ -209,7 +209,7 @@ def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         model.infer({"text": column("cat", b"\xff")})
 
 
-def test_texts_of_like_length_are_run_together() -> None:
+def test_texts_of_similar_length_share_a_batch() -> None:
     lengths = [500, 10, 480, 12, 11, 500]
     assert list(groups(lengths, 1000, 20)) == [[1, 4, 3], [2, 0], [5]]
     assert list(groups(lengths, 1000, 2)) == [[1, 4], [3], [2], [0, 5]]
@@ -271,7 +271,7 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
         ("config.json", '{"architectures": ["LlamaForCausalLM"]}', None),
     ],
 )
-def test_folder_that_lacks_something_says_what(
+def test_incomplete_folder_names_the_missing_part(
     tmp_path: Path, file: str, content: str | None, message: str | None
 ) -> None:
     folder = broken(tmp_path, file, content)
