@@ -132,8 +132,8 @@ class Tensor:
             raise TritonModelException("Tensor name cannot be an empty string.")
         if not isinstance(numpy_array, np.ndarray):
             raise TypeError(f"Tensor(): the second argument must be a numpy array, not {type(numpy_array).__name__}")
-        if type(numpy_array) is not np.ndarray:
-            numpy_array = np.asarray(numpy_array)  # as in Triton, the data of a masked array, whatever its mask
+        if type(numpy_array) is not np.ndarray and isinstance(numpy_array, np.ma.MaskedArray):
+            numpy_array = numpy_array.data  # as in Triton, whatever the mask
         if not numpy_array.flags.c_contiguous:
             numpy_array = np.ascontiguousarray(numpy_array)
         self._name = name
