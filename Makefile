@@ -96,7 +96,7 @@ test-compiled: $(VENV)/.installed-test wheel
 	rm -rf $(COMPILED)
 	$(BIN)/python -m zipfile -e dist/*.whl $(COMPILED)
 	PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(PYTEST) -o pythonpath="$(COMPILED) . trident/core/backends/python/stub" $(COMPILED_TESTS) \
-	  --deselect='tests/unit/core/engine/test_node_models.py::test_the_engine_answers_what_onnx_runtime_answers[all]' $(TEST_ARGS)
+	  --deselect='tests/unit/core/engine/test_node_models.py::test_engine_answers_like_onnx_runtime[all]' $(TEST_ARGS)
 
 # ONNX Runtime for GPUs in the versions that the images install, without CUDA: for tests of what it parses.
 gpu-wheels: | $(BIN)/pip

@@ -61,7 +61,7 @@ def is_refused(bench: Bench) -> bool:
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_a_model_answers_as_it_answers_a_front_end(repository: Path, decoupled: bool) -> None:
+def test_requests_of_models_are_answered_like_those_of_front_ends(repository: Path, decoupled: bool) -> None:
     with living(repository) as bench:
         response = call(bench, request(id="7", outputs=("OUTPUT0",)), decoupled=decoupled)
         assert response.error is None
@@ -107,7 +107,7 @@ def test_a_call_after_the_unload_of_its_model_is_an_error_response(repository: P
         assert not bench.bls.is_ready("simple")
 
 
-def test_models_load_and_unload_in_no_other_mode(repository: Path) -> None:
+def test_models_control_others_only_in_explicit_mode(repository: Path) -> None:
     with living(repository) as bench:
         for change in (
             lambda: bench.bls.load("simple", {}, asker="asker"),

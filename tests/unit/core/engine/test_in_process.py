@@ -24,7 +24,7 @@ instance_group [ { kind: KIND_CPU count: 2 } ]
 """
 
 
-def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> None:
+def test_duplicate_name_in_two_repositories_is_not_served(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for repository in (first, second):
         onnx_models.write_version(onnx_models.add_sub(), repository, "simple", CONFIG)
@@ -37,7 +37,7 @@ def test_a_name_in_two_repositories_is_served_from_neither(tmp_path: Path) -> No
         assert not engine.is_ready()
 
 
-def test_a_request_leaves_no_cycle_behind(tmp_path: Path) -> None:
+def test_request_leaves_no_reference_cycle(tmp_path: Path) -> None:
     """Cycles would keep every body until the garbage collector runs, and each run would delay requests."""
     onnx_models.write_version(onnx_models.add_sub(), tmp_path, "simple", CONFIG)
     document = {

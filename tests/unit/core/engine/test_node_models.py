@@ -143,7 +143,7 @@ def _same(got: Array, expected: Array, datatype: str) -> bool:
 
 
 @pytest.mark.parametrize("modules", [CHOSEN, pytest.param((), marks=pytest.mark.slow)], ids=["chosen", "all"])
-def test_the_engine_answers_what_onnx_runtime_answers(
+def test_engine_answers_like_onnx_runtime(
     tmp_path: Path, modules: Sequence[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")

@@ -34,7 +34,7 @@ FIRST_LINE, SECOND_LINE = b"first-token-0123", b"second+token/0123=="
         (b"#" * ((1 << 20) + 1), "it has more than 1048576 bytes"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_not_quoted(content: bytes, why: str, tmp_path: Path) -> None:
+def test_content_of_an_invalid_token_file_is_not_quoted(content: bytes, why: str, tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_bytes(content)
     with pytest.raises(ConfigInvalid) as refused:
@@ -43,7 +43,7 @@ def test_a_file_that_cannot_be_used_is_not_quoted(content: bytes, why: str, tmp_
     assert "secret" not in str(refused.value)
 
 
-def test_only_a_file_is_read(tmp_path: Path) -> None:
+def test_only_regular_token_files_are_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):
@@ -72,7 +72,7 @@ def accepts(tokens: AuthTokens, token: str, group: str = "inference") -> bool:
     return True
 
 
-def test_a_scope_says_which_groups_need_a_token(path: Path) -> None:
+def test_scope_decides_which_groups_need_a_token(path: Path) -> None:
     every, admin = (AuthTokens(str(path), scope) for scope in (Scope.ALL, Scope.ADMIN))
     assert {group for group in (*GROUPS, "") if not every.requires(group)} == {"health"}
     needed = {"shared-memory", "model-repository", "trace", "logging"}
@@ -145,7 +145,7 @@ def test_a_malformed_option_is_refused_without_showing_the_value(option: str) ->
 LONGER = {"Admin-Key": "välue2".encode().decode("latin-1")}
 
 
-def test_only_the_exact_value_opens_a_group() -> None:
+def test_only_the_exact_value_allows_a_group() -> None:
     restrictions = Restrictions([RestrictedApi(("health",), "Admin-Key", "välue")])
     restrictions.check("metadata", {}.get)
     restrictions.check("health", {"Admin-Key": "välue".encode().decode("latin-1")}.get)

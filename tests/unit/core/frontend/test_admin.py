@@ -83,7 +83,7 @@ def test_a_misspelled_setting_is_refused_before_anything_changes(name: str, text
     assert (levels, error.message) == (LogLevels(), text)
 
 
-def test_the_file_cannot_be_changed_and_then_nothing_is() -> None:
+def test_changing_the_log_file_is_refused_without_other_changes() -> None:
     levels, error = applied({"log_info": False, "log_file": "/tmp/other"})
     assert isinstance(error, Unsupported)
     assert error.message == "log file location can not be updated through network protocol"
@@ -300,7 +300,7 @@ EXPECTED = {
 }
 
 
-def test_bin_is_the_protobuf_message_that_grpc_and_envoy_read(report: Callable[[str], str]) -> None:
+def test_binary_load_report_is_the_orca_message(report: Callable[[str], str]) -> None:
     file = descriptor_pb2.FileDescriptorProto(name="orca.proto", package="xds.data.orca.v3", syntax="proto3")
     message = file.message_type.add(name="OrcaLoadReport")
     fields = {"cpu_utilization": 1, "mem_utilization": 2, "rps_fractional": 6, "eps": 7, "application_utilization": 9}
@@ -320,7 +320,7 @@ def test_bin_is_the_protobuf_message_that_grpc_and_envoy_read(report: Callable[[
     assert {**found, "named_metrics": dict(read.named_metrics)} == EXPECTED
 
 
-def test_the_engine_is_asked_once_for_many_reports_and_rates_take_time(engine: BusyEngine, now: list[float]) -> None:
+def test_load_reports_share_one_reading_and_rates_need_two(engine: BusyEngine, now: list[float]) -> None:
     reports = LoadReports(engine, clock=lambda: now[0])
 
     def rates() -> list[float]:
@@ -342,7 +342,7 @@ def test_the_engine_is_asked_once_for_many_reports_and_rates_take_time(engine: B
     assert rates() == []
 
 
-def test_another_form_has_no_report(engine: BusyEngine) -> None:
+def test_unknown_load_report_format_is_ignored(engine: BusyEngine) -> None:
     reports = LoadReports(engine)
     assert [reports.field(form, "m") for form in ("grpc", "")] == [None, None]
     assert engine.asked == 0

@@ -36,7 +36,7 @@ def on_a_hub(test: Callable[[GeventBridge], None]) -> Callable[[], None]:
 
 
 @on_a_hub
-def test_let_others_run_lets_greenlets_and_ready_sockets_run(bridge: GeventBridge) -> None:
+def test_let_others_run_switches_to_greenlets_and_ready_sockets(bridge: GeventBridge) -> None:
     order: list[str] = []
     left, right = gevent.socket.socketpair()
     with left, right:
@@ -76,7 +76,7 @@ def test_requests_that_arrive_together_are_submitted_together(bridge: GeventBrid
 
 
 @on_a_hub
-def test_a_cached_answer_is_given_without_a_switch(bridge: GeventBridge) -> None:
+def test_cached_response_needs_no_greenlet_switch(bridge: GeventBridge) -> None:
     submitted: list[str] = []
 
     class Engine(FakeEngine):
@@ -238,7 +238,7 @@ def response(number: int) -> InferenceResponse:
 
 
 @on_a_hub
-def test_a_response_of_the_hubs_own_thread_does_not_overtake_those_of_others(bridge: GeventBridge) -> None:
+def test_responses_keep_their_order_across_threads(bridge: GeventBridge) -> None:
     seen: list[int] = []
 
     class Silent(FakeEngine):

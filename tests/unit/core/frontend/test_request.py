@@ -30,7 +30,7 @@ def test_invalid_versions_are_rejected(text: str) -> None:
     assert refused.value.message == start + "version should be an integral value > 0"
 
 
-def test_zero_is_a_version() -> None:
+def test_version_zero_is_valid() -> None:
     assert [version_number(text) for text in ("0", "000", "-0", "01")] == [0, 0, 0, 1]
 
 
@@ -107,7 +107,7 @@ def default_of(engine: Index, name: str = "") -> DefaultModel:
     return DefaultModel(engine, ThreadBridge(), name, "the cure")
 
 
-def test_the_only_model_is_looked_for_once_and_again_after_its_unload() -> None:
+def test_only_model_is_found_once_and_again_after_its_unload() -> None:
     engine = Index("a")
     default = default_of(engine)
     assert [default.find().spec.name, default.find().spec.name] == ["a", "a"]
@@ -128,7 +128,7 @@ def test_without_a_model_there_is_no_default() -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("a",)], ids=["none loaded yet", "one of several loaded"])
-def test_no_model_is_the_only_one_before_a_restarted_engine_has_said_how_far_it_is(names: tuple[str, ...]) -> None:
+def test_default_model_is_unknown_until_a_restarted_engine_reports(names: tuple[str, ...]) -> None:
     engine = Index(*names)
     engine.serving = ServingPhase(name=Phase.ENGINE_DOWN)
     with pytest.raises(ModelLoading, match="still being loaded"):

@@ -56,7 +56,7 @@ def refused(engine: FakeEngine, method: str, request: Any) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("state", [True, False])
-def test_the_health_of_a_server(state: bool) -> None:
+def test_health_calls_report_the_state(state: bool) -> None:
     engine = FakeEngine()
     engine.live = engine.ready = engine.model_ready = state
     assert asked(engine, "ServerLive").live is state
@@ -90,7 +90,7 @@ SNAPSHOT = StatisticsSnapshot(
 )
 
 
-def test_the_statistics_are_those_that_http_answers_as_far_as_the_message_has_them() -> None:
+def test_statistics_match_those_of_http() -> None:
     versions = [VersionStatistics(name="m", version=n, statistics=SNAPSHOT, memory_bytes=n << 33) for n in (0, 1, 2)]
     message = pb.ModelStatisticsResponse.FromString(statistics_message(versions))
     assert message == json_format.ParseDict(
@@ -108,7 +108,7 @@ def test_the_statistics_are_those_that_http_answers_as_far_as_the_message_has_th
     assert first.response_stats["0"].cancel.ns == 2**40
 
 
-def test_the_repository() -> None:
+def test_repository_is_listed_and_controlled() -> None:
     engine = FakeEngine()
     index = asked(engine, "RepositoryIndex", pb.RepositoryIndexRequest(ready=True))
     assert [(model.name, model.state) for model in index.models] == [("simple", "READY")]
@@ -218,7 +218,7 @@ def reflected(version: str, *questions: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_a_client_learns_all_services_and_their_messages(version: str) -> None:
+def test_reflection_lists_services_and_messages(version: str) -> None:
     (listed,) = reflected(version, {"list_services": "*", "host": "h"})
     assert listed.valid_host == "h"
     assert listed.original_request.list_services == "*"

@@ -64,7 +64,7 @@ def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bo
         assert bool(request.arrived_ns) is waits
 
 
-def test_remembered_request_for_an_unloaded_model_is_refused() -> None:
+def test_cached_decoding_of_an_unloaded_model_is_refused() -> None:
     engine = FakeEngine()
     decoder = MessageDecoder(engine.model)
     decode(infer_message(), decoder=decoder)
@@ -162,18 +162,18 @@ def test_a_wrong_request_has_tritons_text(message: Any, error: type[Exception], 
     ],
     ids=["inputs", "outputs", "parameters"],
 )
-def test_a_request_with_more_of_something_than_any_model_has_is_refused(fields: bytes, text: str) -> None:
+def test_request_over_a_protocol_limit_is_refused(fields: bytes, text: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         decode(b"\x0a\x06simple" + fields)
     assert str(refusal.value) == text
 
 
-def test_a_great_many_surplus_tensors_are_ignored() -> None:
+def test_many_surplus_tensors_are_ignored() -> None:
     message = infer_message().SerializeToString() + b"\x3a\x00" * 100_000
     assert contents(decode(message).request) == [FIRST, SECOND]
 
 
-def test_tensors_in_regions_have_their_places() -> None:
+def test_tensors_in_regions_have_offset_and_size() -> None:
     decoder = MessageDecoder(FakeEngine().model)
     for _ in range(2):  # such a request is not remembered
         message = output_in_region(in_region(infer_message(id="7")), shared_memory_offset=8)
@@ -258,7 +258,7 @@ def read(**values: dict[str, Any]) -> tuple[InferenceRequest, bool]:
     return request, read_parameters(parameters(**values), request, PARAMETERS)
 
 
-def test_the_parameters_of_the_protocol() -> None:
+def test_protocol_parameters_are_decoded() -> None:
     request, empty_final = read(
         sequence_id={"string_param": "s"},
         sequence_start={"bool_param": True},
@@ -327,7 +327,7 @@ def test_a_wrong_region_has_tritons_text(values: dict[str, Any], text: str) -> N
     assert str(refusal.value) == text
 
 
-def test_the_classes_of_an_output() -> None:
+def test_classification_parameter_is_decoded() -> None:
     assert classes_of(parameters()) == 0
     assert classes_of(parameters(classification={"int64_param": 3})) == 3
     with pytest.raises(InvalidRequest, match="invalid value type for 'classification' parameter, expected int64_param"):
@@ -337,7 +337,7 @@ def test_the_classes_of_an_output() -> None:
             classes_of(parameters(classification={"int64_param": wrong}))
 
 
-def test_a_name_that_is_there_twice_is_found_before_other_faults() -> None:
+def test_duplicate_name_is_reported_before_other_faults() -> None:
     for kind, names in (("input", ("A", "A")), ("output", ("B", "A", "A"))):
         message = infer_message()
         for name in names:  # the inputs without data
@@ -366,7 +366,7 @@ def test_protobuf_is_imported_with_the_first_message_and_grpc_never() -> None:
 # --- request templates
 
 
-def test_tensors_whose_boundary_has_moved_are_read_apart() -> None:
+def test_tensors_with_moved_boundaries_are_decoded_separately() -> None:
     decoder = MessageDecoder(FakeEngine().model)
     for large in (b"", bytes(100_000)):
         first = infer_message()
@@ -468,7 +468,7 @@ def test_classes_replace_the_values_of_an_output() -> None:
     assert message.raw_output_contents[1] == SECOND
 
 
-def test_a_response_in_a_stream_says_whether_it_is_the_last() -> None:
+def test_response_in_a_stream_has_a_final_flag() -> None:
     for outputs in (packed(), separate()):
         for final in (True, False):
             response = InferenceResponse("simple", 3, outputs, id="r")

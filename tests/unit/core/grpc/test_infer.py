@@ -31,7 +31,7 @@ INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED, INTERN
 
 
 @on_hub
-def test_the_load_is_behind_the_answer_in_the_form_asked_for() -> None:
+def test_load_report_is_a_trailer_in_the_requested_format() -> None:
     class Busy(FakeEngine):
         def metrics(self) -> MetricsSnapshot:
             return MetricsSnapshot()
@@ -71,7 +71,7 @@ def test_a_large_message_is_received_in_place() -> None:
 
 
 @on_hub
-def test_the_tensor_of_a_large_message_like_earlier_ones_is_aligned() -> None:
+def test_tensor_of_a_repeated_large_message_is_aligned() -> None:
     message = frame(infer_request("x", count=20_000))
     places: list[int] = []
 
@@ -89,7 +89,7 @@ def test_the_tensor_of_a_large_message_like_earlier_ones_is_aligned() -> None:
 
 
 @on_hub
-def test_the_error_of_a_model_has_its_hint_and_says_when_to_send_again() -> None:
+def test_model_error_has_its_hint_and_retry_delay() -> None:
     def respond(request: InferenceRequest) -> InferenceResponse:
         return InferenceResponse.failed(request, QueueFull("the queue is full: 100 %", hint="add instances… or wait"))
 

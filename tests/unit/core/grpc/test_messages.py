@@ -18,7 +18,7 @@ from trident.core.waiting import Deadlines
 SIZE = 100_000
 
 
-def test_a_slow_message_is_moved_out_of_shared_memory() -> None:
+def test_slow_message_is_copied_out_of_shared_memory() -> None:
     given: list[Any] = []
 
     def allocate(size: int) -> Any:
@@ -46,7 +46,7 @@ MESSAGE = frame(infer_request(count=1000))
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 @pytest.mark.parametrize("size", [3, 100])
 @on_hub
-def test_half_a_message_and_then_silence_ends_the_call(method: str, size: int) -> None:
+def test_stalled_message_ends_the_call(method: str, size: int) -> None:
     client = serve(FakeEngine(echo))
     unfinished = client.application.front_end.unfinished
     stream = client.feed(client.begin(method), MESSAGE[:size])
@@ -108,7 +108,7 @@ class Held:
         self._refused.append(self._name)
 
 
-def test_the_silent_and_the_largest_are_refused_first() -> None:
+def test_silent_and_largest_messages_are_refused_first() -> None:
     def test(hub: Any) -> None:
         messages = Messages(hub, limit=800)
         messages.grow("silent and small", 100)

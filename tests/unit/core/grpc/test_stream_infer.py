@@ -98,9 +98,7 @@ def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(cou
 @pytest.mark.parametrize("origin", [Origin.REFUSED, Origin.REJECTED, Origin.FAILED])
 @pytest.mark.parametrize("code", ErrorCode)
 @on_hub
-def test_the_origin_of_an_error_and_not_its_code_tells_how_it_is_answered(
-    code: ErrorCode, origin: Origin, mode: str
-) -> None:
+def test_error_origin_decides_how_it_is_answered(code: ErrorCode, origin: Origin, mode: str) -> None:
     client = serve(FakeEngine(failing(BackendFailed("no", code=code), origin)))
     stream = client.begin("ModelStreamInfer", {mode: "true"} if mode else {})
     send(client, stream, "bad")
@@ -118,7 +116,7 @@ def test_the_origin_of_an_error_and_not_its_code_tells_how_it_is_answered(
 
 
 @on_hub
-def test_the_last_response_alone_has_the_final_flag() -> None:
+def test_only_the_last_response_has_the_final_flag() -> None:
     engine = DecoupledEngine()
     client = serve(engine)
     stream = client.begin("ModelStreamInfer")
@@ -143,7 +141,7 @@ def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> Non
 
 
 @on_hub
-def test_a_decoupled_model_learns_when_its_responses_have_left() -> None:
+def test_decoupled_model_is_notified_of_sent_responses() -> None:
     engine = DecoupledEngine()
     taken: list[str] = []
     client = serve(engine)
@@ -188,7 +186,7 @@ def test_the_end_of_a_stream_cancels_the_requests_of_decoupled_models() -> None:
 
 
 @on_hub
-def test_requests_wait_behind_one_whose_model_is_looked_up() -> None:
+def test_requests_wait_for_the_model_lookup_of_an_earlier_one() -> None:
     engine = FakeEngine(echo)
     engine.knows_models = False
     client = serve(engine)
@@ -226,7 +224,7 @@ def test_a_stream_with_too_many_requests_in_flight_is_paused() -> None:
 
 
 @on_hub
-def test_the_error_of_a_refused_request_keeps_its_order() -> None:
+def test_error_of_a_refused_request_keeps_its_order() -> None:
     engine = SlowEngine()
     client = serve(engine)
     stream = client.begin("ModelStreamInfer")

@@ -78,7 +78,9 @@ def call(way: Callable[..., Any], path: str, method: str = "POST", **more: Any) 
         (f"http://host{INFER}", "simple", ""),
     ],
 )
-def test_both_ways_reach_the_view(application: Recording, path: str, model: str, version: str) -> None:
+def test_fast_and_flask_routing_reach_the_same_view(
+    application: Recording, path: str, model: str, version: str
+) -> None:
     short = [call(application, path), call(application, path)]
     assert application.seen == [(model, version)] * 2
     assert call(application.wsgi_app, path) == short[0] == short[1]
@@ -289,7 +291,7 @@ def test_interpreted_subclass_changes_hooks_in_both_builds() -> None:
 DESCRIBED = [(route, operations()[route.name]) for route in ROUTES]
 
 
-def test_every_route_is_described_and_nothing_else() -> None:
+def test_openapi_describes_exactly_the_routes() -> None:
     document = openapi_document("triton", "1", DESCRIBED)
     assert operations().keys() == {route.name for route in ROUTES}
     assert operations()["sample_request"].parameters[0]["schema"]["enum"] == list(FORMS)
@@ -323,7 +325,7 @@ def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]
 
 
 @pytest.mark.parametrize("environ", [{}, {BODY_KEY: b"", "wsgi.input": BytesIO()}])
-def test_the_parts_of_a_stream_are_made_one_after_the_other(environ: dict[str, Any]) -> None:
+def test_stream_parts_are_produced_lazily(environ: dict[str, Any]) -> None:
     events: list[str] = []
 
     def parts() -> Generator[Buffer]:

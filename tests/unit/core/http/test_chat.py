@@ -23,7 +23,7 @@ def as_openai_sends(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CHATS)
-def test_the_prompt_is_that_of_transformers(name: str) -> None:
+def test_prompt_equals_that_of_transformers(name: str) -> None:
     chat = CHATS[name]
     templates = chat.template if isinstance(chat.template, dict) else {"default": chat.template}
     parameters = {f"chat_template.{key}": text for key, text in templates.items()} | TOKENS
@@ -50,7 +50,7 @@ def test_the_prompt_is_that_of_transformers(name: str) -> None:
         ({"documents": [{"text": "a"}]}, "'documents' has no effect"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(members: dict[str, Any], message: str) -> None:
+def test_unsupported_chat_request_is_refused(members: dict[str, Any], message: str) -> None:
     template = (
         "{% if messages[0].role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
         "{% if messages[0].role == 'escape' %}{{ ''.__class__.__mro__[1].__subclasses__() }}{% endif %}"
@@ -59,14 +59,14 @@ def test_what_cannot_be_honoured_is_refused(members: dict[str, Any], message: st
         chat_prompt("m", {"chat_template": template}, {"messages": HI, **members})
 
 
-def test_a_last_message_that_the_template_changes_is_not_continued() -> None:
+def test_continuing_a_message_changed_by_the_template_is_refused() -> None:
     body = {"messages": [{"role": "assistant", "content": "<t>a</t>b"}], "continue_final_message": True}
     with pytest.raises(InvalidRequest, match="does not end with the last message as it is"):
         chat_prompt("m", {"chat_template": "{{ messages[0].content.split('</t>')[-1] }}"}, body)
 
 
 @pytest.mark.parametrize("calls", [None, []])
-def test_an_answer_without_calls_has_none_for_the_template(calls: Any) -> None:
+def test_template_gets_no_empty_tool_calls(calls: Any) -> None:
     said = {"role": "assistant", "content": None, "tool_calls": calls, "refusal": None}
     template = "{{ messages[0].keys() | list }}{{ messages[0].content is none }}"
     assert chat_prompt("m", {"chat_template": template}, {"messages": [said]}) == "['role', 'content']True"

@@ -61,7 +61,7 @@ def test_the_server_sorts_searches_and_pages_the_models() -> None:
     ("p99_us", "slowest"),
     [([9.0], ""), ([5.0, 9.0, 49.0], ""), ([5.0, 9.0, 90.0], "m2/1"), ([2e6], "m0/1"), ([9e5, 2e6], "m1/1")],
 )
-def test_the_slowest_model_is_named_where_that_matters(p99_us: list[float], slowest: str) -> None:
+def test_slowest_model_is_named_if_others_are_faster(p99_us: list[float], slowest: str) -> None:
     class Models(FakeEngine):
         def overview(self, name: str = "") -> list[VersionOverview]:
             return [
@@ -133,7 +133,7 @@ def test_root_redirects_browsers_to_the_console_or_names_its_option(tokens: Auth
     assert without.post("/", json={"inputs": "x"}).status_code == 401
 
 
-def test_the_scripts_are_small_and_nothing_is_fetched_from_elsewhere() -> None:
+def test_scripts_are_small_and_load_nothing_external() -> None:
     own = {name: text.decode() for name, text in _FILES.items() if not name.startswith("vendor/")}
     assert not [name for name, text in own.items() if "://" in text.replace("http://www.w3.org", "")]
     assert not [name for name, text in own.items() if "innerHTML" in text or "<script>" in text]
@@ -152,7 +152,7 @@ def test_changes_need_a_token_and_the_header_of_the_page(tokens: AuthTokens) -> 
     assert [call[0] for call in engine.calls] == ["unload"]
 
 
-def test_its_routes_are_no_part_of_the_documented_ones() -> None:
+def test_console_routes_are_not_documented() -> None:
     document = asked("/v2/docs/openapi.json").get_json()
     assert "/v2/models/stats" in document["paths"]
     assert not [path for path in document["paths"] if "console" in path]

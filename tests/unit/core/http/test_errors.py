@@ -55,7 +55,7 @@ def test_status_of_maps_errors_to_statuses(error: Exception, status: int) -> Non
     assert status_of(error) == status
 
 
-def test_the_body_has_the_hint_unless_the_port_keeps_it_out() -> None:
+def test_error_body_has_the_hint_unless_disabled() -> None:
     error = ModelNotFound("no", hint="look\n\ud800")
     assert error_reply(error, 404, JSON, {}).body == [b'{"error":"no","hint":"look\\n?"}']
     assert error_reply(error, 404, JSON, {}, has_hint_field=False).body == [b'{"error":"no"}']

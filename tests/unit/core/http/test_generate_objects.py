@@ -38,7 +38,7 @@ def tensors_of(request: InferenceRequest) -> dict[str, tuple[str, tuple[int, ...
     return {each.name: (each.datatype, each.shape, list(each.data.tolist())) for each in request.inputs}
 
 
-def test_members_are_tensors_parameters_or_absent() -> None:
+def test_members_become_tensors_or_parameters_or_are_omitted() -> None:
     request = decode({"text": "hi \u00e9", "count": [3], "stream": True})
     assert tensors_of(request) == {
         "text": ("BYTES", (1,), ["hi \u00e9".encode()]),
@@ -109,7 +109,7 @@ def test_values_without_a_shape_are_refused(dims: tuple[int, ...], max_batch_siz
         (b'{"text": }', "failed to parse the request JSON buffer: unexpected character, expected a JSON value at 9"),
     ],
 )
-def test_what_is_wrong_with_a_member(document: Any, text: str) -> None:
+def test_invalid_member_is_refused_with_the_reason(document: Any, text: str) -> None:
     assert refusal(document) == text
 
 
@@ -152,7 +152,7 @@ def test_id_model_and_parameters_come_before_outputs_of_the_same_name() -> None:
     }
 
 
-def test_words_and_any_bytes_are_written_and_halves_refused() -> None:
+def test_special_values_and_bytes_are_written_and_fp16_refused() -> None:
     text = encode(
         output("a", "FP32", [float("nan")]), output("b", "FP64", [float("inf"), 1]), output("c", "BYTES", [b"null"])
     )

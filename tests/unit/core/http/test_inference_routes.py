@@ -54,7 +54,7 @@ def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
     assert client.post(path, json={"IN": 1}, headers={"Content-Encoding": "identity"}).status_code == 200
 
 
-def test_an_error_of_an_execution_or_of_its_answer_s_form_has_the_type_of_text_as_in_triton() -> None:
+def test_execution_errors_have_tritons_content_type() -> None:
     form = {"name": "OUT", "parameters": {"classification": 1}}
     body = {"inputs": [{"name": "IN", "datatype": "BOOL", "shape": [1], "data": [True]}], "outputs": [form]}
     for origin, mime in ((None, "text/plain"), (Origin.FAILED, "text/plain"), (Origin.REFUSED, JSON)):
@@ -103,7 +103,7 @@ class LoadedEngine(FakeEngine):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_load_balancer_gets_the_load_that_it_asks_for(route: str) -> None:
+def test_load_report_is_sent_on_request(route: str) -> None:
     client = Client(V2Application(LoadedEngine(doubled), HttpOptions(), ThreadBridge()))
     path = f"/v2/models/simple/{route}"
     answer = client.post(path, json={"IN": 1}, headers={"endpoint-load-metrics-format": "text"})

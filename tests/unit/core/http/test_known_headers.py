@@ -26,7 +26,7 @@ def decode(tail: bytes | bytearray, *, version: int = -1, **changed: object) -> 
     return decode_request(memoryview(bytearray(text) + tail), len(text), version, MODEL, 1 << 20)
 
 
-def test_known_header_gives_the_same_request_with_the_tensors_of_another_body() -> None:
+def test_cached_header_decodes_the_tensors_of_another_body() -> None:
     decode(bytes(12))
     request, plan = decode(bytes(range(100, 112)), version=3)
     assert plan.form_of("OUT") == (True, 0)
@@ -39,7 +39,7 @@ def test_known_header_gives_the_same_request_with_the_tensors_of_another_body() 
     assert request.parameters == {"mine": 1}
 
 
-def test_known_headers_keep_no_body_and_stay_bounded() -> None:
+def test_cached_headers_hold_no_bodies_and_are_bounded() -> None:
     text = orjson.dumps(HEADER | {"id": "body"})
     body = bytearray(text) + bytes(12)
     decode_request(memoryview(body), len(text), -1, MODEL, 1 << 20)
@@ -52,7 +52,7 @@ def test_known_headers_keep_no_body_and_stay_bounded() -> None:
     assert len(_known_headers) == before
 
 
-def test_a_header_with_another_id_is_another_header() -> None:
+def test_header_with_another_id_is_cached_separately() -> None:
     decode(bytes(12))
     assert decode(bytes(12), id="s")[0].id == "s"
 

@@ -37,7 +37,7 @@ def curl_body(spec: ModelSpec) -> Any:
     return json.loads(shlex.split(write_request(make_sample(spec), "curl", PLACE))[-1])
 
 
-def test_every_datatype_has_a_value_in_the_shape_that_the_model_takes() -> None:
+def test_sample_request_has_valid_values_for_every_datatype() -> None:
     inputs = [tensor(name, name, -1, 2) for name in BY_NAME if name not in ("FP16", "BF16")]
     body = curl_body(model(*inputs, tensor("not asked for", "FP32", optional=True), batch=4))
     assert {each["name"]: each["data"] for each in body["inputs"]} == {
@@ -52,7 +52,7 @@ def test_a_sequence_begins_and_ends_with_the_request() -> None:
     assert body["parameters"] == {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
 
 
-def test_a_picture_of_any_size_gets_a_usual_one_and_a_shape_may_be_given() -> None:
+def test_sample_picture_has_a_common_or_given_shape() -> None:
     spec = model(tensor("IN", "UINT8", 3, -1, -1), batch=1)
     assert make_sample(spec).inputs[0].shape == (1, 3, 224, 224)
     assert make_sample(spec, shapes={"IN": (2, 3, 5, 5)}).inputs[0].inner == (3, 5, 5)
@@ -70,7 +70,7 @@ def test_a_picture_of_any_size_gets_a_usual_one_and_a_shape_may_be_given() -> No
         (model(tensor("IN", "FP32", 1 << 23)), {"curl", "curl-binary", "perf-analyzer"}),
     ],
 )
-def test_a_form_that_cannot_work_is_refused(spec: ModelSpec, refused: set[str]) -> None:
+def test_unusable_request_form_is_refused(spec: ModelSpec, refused: set[str]) -> None:
     found = set()
     for form in FORMS:
         try:
@@ -85,7 +85,7 @@ HOSTILE = "a'b\"c$(touch x)`touch y`\\ %s\n#é😀"
 
 @pytest.mark.parametrize("size", [1, 1000])
 @pytest.mark.parametrize("form", ["curl", "curl-binary"])
-def test_a_hostile_name_is_text_to_the_shell(form: str, size: int, tmp_path: Path) -> None:
+def test_hostile_name_is_quoted_for_the_shell(form: str, size: int, tmp_path: Path) -> None:
     spec = model(tensor(HOSTILE, "FP32", size), name=HOSTILE)
     command = write_request(make_sample(spec), form, Place(url="http://localhost:8000", headers=[TOKEN]))
     # Takes curl's place: keeps the words that the shell made of the line, and what was piped.
@@ -103,7 +103,7 @@ def test_a_hostile_name_is_text_to_the_shell(form: str, size: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", PYTHON)
-def test_a_hostile_name_is_text_to_python(form: str) -> None:
+def test_hostile_name_is_quoted_for_python(form: str) -> None:
     spec = model(tensor(HOSTILE, "FP32", 1), name=HOSTILE)
     tree = ast.parse(write_request(make_sample(spec), form, PLACE))
     assert HOSTILE in [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]

@@ -66,7 +66,7 @@ LOOKED, GONE = ("look", {"at": "}; <é>"}), ("go", {})
         (CallForm.ARGUMENTS, '{"at": 1', "", [("look", '{"at": 1')]),
     ],
 )  # fmt: skip
-def test_calls_are_taken_out_of_a_text(
+def test_tool_calls_are_extracted_from_the_text(
     form: CallForm, text: str, content: str, calls: list[tuple[str, Any]], size: int
 ) -> None:
     taker = Calls(Tools(form, ("look", "go"), True, None))
@@ -81,7 +81,7 @@ def test_calls_are_taken_out_of_a_text(
     assert len({call["id"] for call in found}) == len(found)
 
 
-def test_one_call_is_taken_where_the_request_wants_no_more() -> None:
+def test_only_one_call_is_extracted_without_parallel_calls() -> None:
     body = {"tools": TOOLS, "parallel_tool_calls": False}
     tools = tools_of(body, "{% if tools %}<tool_call>{% endif %}", can_guide=False)
     assert tools is not None
@@ -92,7 +92,7 @@ def test_one_call_is_taken_where_the_request_wants_no_more() -> None:
     assert (forced.guide or {})["maxItems"] == 1
 
 
-def test_ids_are_as_short_as_mistrals_templates_want_them() -> None:
+def test_call_ids_have_the_length_of_mistrals_templates() -> None:
     for choice, written in (("auto", "[TOOL_CALLS]go{}"), ("required", f"[{GO}]")):
         tools = tools_of({"tools": TOOLS, "tool_choice": choice}, "[TOOL_CALLS]", can_guide=True)
         assert tools is not None
@@ -111,11 +111,11 @@ def test_ids_are_as_short_as_mistrals_templates_want_them() -> None:
         ({"tools": TOOLS, "tool_choice": "none"}, "<tool_call>"),
     ],
 )
-def test_calls_stay_text(body: dict[str, Any], template: str) -> None:
+def test_malformed_calls_stay_text(body: dict[str, Any], template: str) -> None:
     assert tools_of(body, template, can_guide=True) is None
 
 
-def test_definitions_are_at_the_root_of_the_schema() -> None:
+def test_schema_definitions_are_moved_to_the_root() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "string"}}}
     tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}, *TOOLS[1:]]
     found = tools_of({"tools": tools, "tool_choice": "required"}, "", can_guide=True)
@@ -133,6 +133,6 @@ def test_definitions_are_at_the_root_of_the_schema() -> None:
         ({"tools": [{"function": {"name": "a", "parameters": [1]}}], "tool_choice": "required"}, True, "tool 'a' must"),
     ],
 )  # fmt: skip
-def test_choices_that_cannot_be_honoured_are_refused(members: dict[str, Any], can_guide: bool, message: str) -> None:
+def test_unsupported_tool_choices_are_refused(members: dict[str, Any], can_guide: bool, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         tools_of(members, "", can_guide)

@@ -40,7 +40,7 @@ def test_numbers_nested_too_deep_are_refused_in_either_size(padding: bytes, dept
         assert read() == [1]
 
 
-def test_an_array_outlives_the_next_document_of_the_same_parser() -> None:
+def test_array_outlives_the_parsers_next_document() -> None:
     def text(number: float) -> bytes:
         return f'{{"inputs":[{{"datatype":"FP32","data":{[number] * 500}}}]}}'.encode()
 
@@ -60,7 +60,7 @@ VALUES = [b"18446744073709551616", b"-9223372036854775809", b"184467440737095516
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_a_word_does_not_change_how_the_rest_is_read(word: bytes) -> None:
+def test_special_value_does_not_change_how_other_values_are_parsed(word: bytes) -> None:
     for text in VALUES:
         (number, value), name = parse_json(b"[[%b,%b],%b]" % (word, text, b'"NaN"'))
         assert (repr(value), name) == (repr(orjson.loads(text)), "NaN")

@@ -52,7 +52,7 @@ def test_decode_request_reads_every_field() -> None:
     assert bytes(request.inputs[0].data) == np.array([1, 2], np.int32).tobytes()
 
 
-def test_an_own_parameter_beyond_64_signed_bits_is_a_double_as_in_triton() -> None:
+def test_custom_parameter_beyond_int64_is_a_double_as_in_triton() -> None:
     request, _ = decode({"parameters": {"a": 2**63 - 1, "b": 2**63, "c": -(2**63)}, "inputs": [tensor()]})
     assert list(map(repr, request.parameters.values())) == [repr(2**63 - 1), repr(2.0**63), repr(-(2**63))]
 
@@ -217,7 +217,7 @@ def test_a_refusal_hints_at_what_to_send(document: Any, hint: str) -> None:
     assert (caught.value.hint or "").removeprefix("'inputs' is a list of objects such as ") == hint
 
 
-def test_tensors_in_regions_have_their_places() -> None:
+def test_tensors_in_regions_have_offset_and_size() -> None:
     place = {"shared_memory_offset": 8, "shared_memory_byte_size": 64}
     document = {
         "id": "7",
@@ -237,7 +237,7 @@ def test_tensors_in_regions_have_their_places() -> None:
 
 @pytest.mark.parametrize("key", ["shared_memory_offset", "shared_memory_byte_size"])
 @pytest.mark.parametrize("value", [-1, 1.5, "1", True, None, [], 2**64])
-def test_a_place_of_the_wrong_type_is_refused(key: str, value: Any) -> None:
+def test_region_offset_or_size_of_the_wrong_type_is_refused(key: str, value: Any) -> None:
     for document in (
         {"inputs": [in_region(**{key: value})]},
         {"inputs": [tensor()], "outputs": [{"name": "OUT", "parameters": {"shared_memory_region": "r", key: value}}]},
@@ -246,7 +246,7 @@ def test_a_place_of_the_wrong_type_is_refused(key: str, value: Any) -> None:
             decode(orjson.dumps(document) if value != 2**64 else json.dumps(document).encode())
 
 
-def test_a_binary_request_with_an_output_in_a_region_is_not_remembered_without_it() -> None:
+def test_cached_header_distinguishes_outputs_in_regions() -> None:
     item = tensor(parameters={"binary_data_size": 8})
     del item["data"]
     document: dict[str, Any] = {"inputs": [item]}
@@ -325,7 +325,7 @@ BLANKS = b" " * 2000  # in front, as in no string; the place of an error is anot
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(body=damaged(json_text(documents)), tail=st.none() | st.binary(max_size=4))
-def test_length_of_a_text_does_not_change_its_request_or_error(body: bytes, tail: bytes | None) -> None:
+def test_text_length_does_not_change_the_request_or_error(body: bytes, tail: bytes | None) -> None:
     if body and tail is None:
         assert outcome(BLANKS + body) == outcome(body)
     elif body and tail is not None:
@@ -351,7 +351,7 @@ def test_length_of_a_text_does_not_change_its_request_or_error(body: bytes, tail
     ],
 )
 @pytest.mark.parametrize("datatype", ["FP32", "INT32", "BYTES"])
-def test_text_that_one_parser_refuses_is_refused_in_any_length(content: str, datatype: str) -> None:
+def test_text_refused_by_one_parser_is_refused_at_any_length(content: str, datatype: str) -> None:
     body = f'{{"inputs":[{{"name":"IN","datatype":"{datatype}","shape":[4],"data":{content}}}]}}'.encode(
         "utf-8", "surrogateescape"
     )
@@ -362,7 +362,7 @@ def test_text_that_one_parser_refuses_is_refused_in_any_length(content: str, dat
     ("members", "more"),
     [('"data":[1],"data":[2]', ""), ('"data":[1],"name":"OUT"', ""), ('"data":[1]', ',"id":"b"')],
 )
-def test_length_of_a_text_does_not_change_which_of_two_members_counts(members: str, more: str) -> None:
+def test_text_length_does_not_change_which_duplicate_member_counts(members: str, more: str) -> None:
     body = f'{{"id":"a","inputs":[{{"name":"IN","datatype":"FP32","shape":[1,1],{members}}}]{more}}}'.encode()
     assert outcome(BLANKS + body) == outcome(body)
 

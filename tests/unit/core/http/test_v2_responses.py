@@ -71,7 +71,7 @@ def test_special_values_bytes_and_null_are_written_as_text() -> None:
     assert orjson.loads(text)["outputs"][0]["data"] == ["null"]
 
 
-def test_words_and_bytes_stand_in_one_answer() -> None:
+def test_special_values_and_bytes_are_written_in_one_response() -> None:
     outputs = [
         OutputTensor("A", "FP32", (2,), np.array([np.nan, 1], np.float32)),
         OutputTensor("B", "BYTES", (2,), bytes_array([b"null", b"\xff"], (2,))),
@@ -114,7 +114,7 @@ def both(made: InferenceResponse, **plan: Any) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("datatype", NUMBERS)
 @given(data=st.data())
-def test_remembered_texts_write_numbers_of_every_datatype(datatype: str, data: st.DataObject) -> None:
+def test_cached_text_writes_numbers_of_every_datatype(datatype: str, data: st.DataObject) -> None:
     content = data.draw(st.binary(min_size=16, max_size=16))
     array = np.frombuffer(content, BY_NAME[datatype].dtype).reshape(1, -1)
     anew, again = both(packed_response(A=(datatype, array), B=("FP32", np.array([[0.1]], np.float32))))
@@ -122,7 +122,7 @@ def test_remembered_texts_write_numbers_of_every_datatype(datatype: str, data: s
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_non_finite_numbers_are_written_as_without_a_text(value: float) -> None:
+def test_cached_text_writes_non_finite_numbers(value: float) -> None:
     anew, again = both(packed_response(A=("FP64", np.array([[1.0, value]]))))
     assert again == anew
     assert b"null" not in again
@@ -146,20 +146,18 @@ def two_outputs(request_id: str) -> InferenceResponse:
     ],
 )
 @pytest.mark.parametrize("binary", [False, True])
-def test_remembered_texts_write_every_mixture_of_forms(
-    outputs: dict[str, tuple[bool, int]] | None, binary: bool
-) -> None:
+def test_cached_text_writes_every_mixture_of_forms(outputs: dict[str, tuple[bool, int]] | None, binary: bool) -> None:
     anew, again = both(two_outputs("r"), binary=binary, outputs=outputs)
     assert again == anew
 
 
 @pytest.mark.parametrize("request_id", ["", '"data":[]', "\u00e4\\"])
-def test_remembered_texts_write_any_request_id(request_id: str) -> None:
+def test_cached_text_writes_any_request_id(request_id: str) -> None:
     anew, again = both(two_outputs(request_id), outputs={"A": (False, 2), "B": (True, 0)})
     assert again == anew
 
 
-def test_an_ensembles_text_has_its_parameters() -> None:
+def test_cached_text_of_an_ensemble_has_its_parameters() -> None:
     made = two_outputs("r")
     bare, _ = both(made)
     made.parameters = NO_SEQUENCE
@@ -170,7 +168,7 @@ def test_an_ensembles_text_has_its_parameters() -> None:
     assert both(made) == (bare, bare)
 
 
-def test_a_text_belongs_to_one_model_one_version_one_layout_and_one_form() -> None:
+def test_cached_text_is_specific_to_model_version_layout_and_form() -> None:
     one = np.ones((1, 1), np.int32)
     made = [
         packed_response(A=("INT32", one)),

@@ -38,7 +38,7 @@ def test_route_names_are_unique_and_groups_are_known() -> None:
     assert {route.group for route in ROUTES} == set(GROUPS)
 
 
-def test_names_and_paths_are_taken_as_they_are(client: Client) -> None:
+def test_names_and_paths_are_decoded_literally(client: Client) -> None:
     assert list(client.get("/v2/models/stats").get_json()) == ["model_stats"]
     assert client.get("/v2/models/stats/config").status_code == 404
     assert client.get("/v2/models/a%2Fb").get_json()["name"] == "a%2Fb"
@@ -209,7 +209,7 @@ def test_a_region_needs_a_name(memory_client: Client, kind: str) -> None:
 # --- the config API's JSON, against what Triton 2.51 answered for the same models, text for text
 
 
-def test_the_integers_that_triton_prints_as_strings() -> None:
+def test_config_json_has_64_bit_integers_as_strings() -> None:
     config = text_format.Parse(
         "input { dims: [ 9007199254740993 ] } sequence_batching { state { dims: 2 initial_state { dims: 3 } } } "
         'optimization { cuda { graph_spec { input { key: "x" value { dim: 4 } } } } } '
@@ -224,7 +224,7 @@ def test_the_integers_that_triton_prints_as_strings() -> None:
     assert printed["instance_group"][0]["secondary_devices"][0]["device_id"] == "5"
 
 
-def test_maps_floats_and_chosen_fields() -> None:
+def test_config_json_has_maps_floats_and_oneofs() -> None:
     config = text_format.Parse(
         "dynamic_batching { priority_queue_policy { key: 2 value { max_queue_size: 3 } } } "
         'parameters { key: "b" value { string_value: "1" } } parameters { key: "a" value {} } '

@@ -13,7 +13,7 @@ from trident.core.inference.tensors import TensorLayout, bytes_array, layout_of,
 from trident.core.options import WindowLimits
 
 
-def test_requests_that_belong_together_have_the_longest_of_each_time_and_the_reason_of_the_last() -> None:
+def test_split_request_reports_the_longest_times_and_last_close_reason() -> None:
     first, second = (
         InferenceTimes(1, 20, 3, 40, 5, CloseReason.SHAPE),
         InferenceTimes(10, 2, 30, 4, 1, CloseReason.FULL),
@@ -26,7 +26,7 @@ def test_requests_that_belong_together_have_the_longest_of_each_time_and_the_rea
 
 
 @pytest.mark.parametrize("count", [0, 1, 1 << 14, (1 << 14) + 1, 1 << 15, 100_000])
-def test_strings_survive_packing_however_many_they_are(count: int) -> None:
+def test_any_number_of_strings_round_trips(count: int) -> None:
     strings = [b"%d" % number for number in range(count)]
     packed = pack_bytes(strings)
     assert packed == b"".join(len(each).to_bytes(4, "little") + each for each in strings)
@@ -34,7 +34,7 @@ def test_strings_survive_packing_however_many_they_are(count: int) -> None:
     assert bytes_array(unpacked, (count, 1)).tolist() == [[each] for each in strings]
 
 
-def test_tensors_that_look_alike_share_one_layout() -> None:
+def test_equal_tensors_share_one_layout() -> None:
     described = [("A", "INT32", (1, 3), 12), ("B", "FP64", (1, 1), 8)]
     layout = layout_of(described)
     assert layout is layout_of(list(described))
@@ -90,7 +90,7 @@ def test_a_response_counts_with_its_bytes(outputs: Outputs, size: int) -> None:
 # --- A request on its way through the engine
 
 
-def test_run_makes_each_call_once_and_calls_added_meanwhile() -> None:
+def test_run_makes_each_call_once_including_added_ones() -> None:
     deferred = Deferred()
     made: list[str] = []
 
@@ -120,7 +120,7 @@ class Callers:
         self.b: Flush = lambda: self.told.append("b")
 
 
-def test_an_error_keeps_no_caller_waiting() -> None:
+def test_error_does_not_prevent_flushes() -> None:
     callers = Callers()
 
     def deliver() -> None:

@@ -9,7 +9,7 @@ import pytest
 from trident.core.interprocess.restarts import Restarts, end_text
 
 
-def test_delay_grows_with_early_ends_and_is_over_after_a_long_run() -> None:
+def test_restart_delay_grows_with_early_exits_and_resets_after_a_long_run() -> None:
     now = 100.0
     restarts = Restarts(lambda: now)
     assert [restarts.ended(restarts.started()) for _ in range(9)] == [0, 0, 0, 1, 3, 7, 15, 31, 31]
@@ -22,7 +22,7 @@ def test_delay_grows_with_early_ends_and_is_over_after_a_long_run() -> None:
     assert restarts.is_due()
 
 
-def test_processes_that_end_together_are_one_end() -> None:
+def test_simultaneous_exits_count_once() -> None:
     now = 100.0
     restarts = Restarts(lambda: now)
     together = [restarts.started() for _ in range(8)]

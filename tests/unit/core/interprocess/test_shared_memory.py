@@ -247,7 +247,7 @@ def test_shared_tensor_is_read_in_place_and_released(memory: SharedMemory) -> No
     assert (len(unused), other.release(7)) == (1, b"")
 
 
-def test_allocated_memory_is_free_when_its_last_view_is_gone(memory: SharedMemory) -> None:
+def test_allocated_memory_is_freed_with_its_last_view(memory: SharedMemory) -> None:
     array = memory.allocate(SIZE // 2)
     assert array is not None
     assert memory.allocate(1) is None

@@ -36,14 +36,14 @@ def test_an_ended_attempt_fails_at_once_and_its_work_at_its_next_step() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("a fault"), SystemExit("a fault")])
-def test_whatever_its_work_raises_is_why_it_failed(error: BaseException) -> None:
+def test_exception_of_the_work_is_the_failure_reason(error: BaseException) -> None:
     def work() -> None:
         raise error
 
     assert str(LoadAttempt("m").run(work)) == "a fault"
 
 
-def test_a_step_has_a_limit_and_what_is_none_has_not() -> None:
+def test_only_named_steps_have_a_time_limit() -> None:
     attempt, go_on = LoadAttempt("m"), threading.Event()
 
     def work() -> None:

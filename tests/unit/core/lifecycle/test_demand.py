@@ -97,7 +97,7 @@ def resident(bench: Bench) -> list[str]:
     return [entry.name for entry in bench.engine.repository_index(ready_only=True)]
 
 
-def test_models_are_registered_and_loaded_by_what_asks_for_them(tmp_path: Path) -> None:
+def test_models_are_registered_and_loaded_on_first_request(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b", "c", "d", "e"), start=1):
         write(tmp_path, name, number)
     with demanding(tmp_path, load_models=("e",)) as bench:
@@ -120,7 +120,7 @@ def test_models_are_registered_and_loaded_by_what_asks_for_them(tmp_path: Path) 
             bench.engine.model("a", 7)
 
 
-def test_ten_thousand_requests_for_a_cold_model_cause_one_load_and_go_on_in_their_order(tmp_path: Path) -> None:
+def test_many_requests_for_a_cold_model_cause_one_load_and_keep_their_order(tmp_path: Path) -> None:
     write(tmp_path, "m", 7)
     write(tmp_path, "other", 8)
     with demanding(tmp_path) as bench:
@@ -182,7 +182,7 @@ def test_a_failed_load_answers_everyone_and_is_tried_again_after_a_pause(tmp_pat
         assert bench.backend.loads == [f"m:1={BROKEN}", "m:1=3"]
 
 
-def test_a_caller_that_gives_up_ends_no_load(tmp_path: Path) -> None:
+def test_cancelled_caller_does_not_cancel_the_load(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with demanding(tmp_path) as bench:
         with bench.backend.holding("m"), pytest.raises(DeadlineExceeded, match="its load goes on"):
@@ -200,7 +200,7 @@ def test_a_load_that_hangs_ends_at_its_limit(tmp_path: Path) -> None:
         assert bench.ask("other") == 2
 
 
-def test_a_broken_configuration_concerns_its_model_alone(tmp_path: Path) -> None:
+def test_broken_configuration_affects_only_its_model(tmp_path: Path) -> None:
     write(tmp_path, "broken", 1, config="no configuration")
     write(tmp_path, "misplaced", 1, config=CONFIG + 'parameters { key: "IDLE_SECS" value { string_value: "soon" } }')
     write(tmp_path, "m", 2)
@@ -212,7 +212,7 @@ def test_a_broken_configuration_concerns_its_model_alone(tmp_path: Path) -> None
             bench.ask("misplaced")
 
 
-def test_what_has_rested_longest_goes_when_a_load_lacks_memory(tmp_path: Path) -> None:
+def test_least_recently_used_model_is_unloaded_for_memory(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b", "c", "pinned", "stays"), start=1):
         write(tmp_path, name, sized(number))
     put(tmp_path / "stays" / "config.pbtxt", CONFIG + 'parameters { key: "PINNED" value { string_value: "true" } }')
@@ -239,7 +239,7 @@ def test_what_has_rested_longest_goes_when_a_load_lacks_memory(tmp_path: Path) -
         assert sum(not model.is_closed for model in bench.backend.models) <= 4
 
 
-def test_a_model_in_use_stays_and_a_load_that_cannot_fit_is_refused(tmp_path: Path) -> None:
+def test_model_in_use_is_not_evicted_and_oversized_load_is_refused(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b"), start=1):
         write(tmp_path, name, sized(number))
     write(tmp_path, "large", sized(3, 10 * SIZE))
@@ -263,9 +263,7 @@ def test_a_model_in_use_stays_and_a_load_that_cannot_fit_is_refused(tmp_path: Pa
         assert bench.index()[1] == f"b 1 {REGISTERED}"
 
 
-def test_models_that_requests_have_made_larger_than_the_budget_go_or_are_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_growth_beyond_the_budget_evicts_models_or_warns_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number, name in enumerate(("a", "b"), start=1):
         write(tmp_path, name, sized(number))
     grown = [0]
@@ -288,7 +286,7 @@ def test_models_that_requests_have_made_larger_than_the_budget_go_or_are_told_on
         assert told[0].startswith(f"models take {SIZE} bytes more than")
 
 
-def test_a_burst_to_a_model_that_is_let_go_loses_no_request(tmp_path: Path) -> None:
+def test_burst_during_an_eviction_loses_no_request(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b", "c"), start=1):
         write(tmp_path, name, sized(number))
     with demanding(tmp_path, budget=2 * SIZE) as bench:
@@ -309,7 +307,7 @@ def test_a_burst_to_a_model_that_is_let_go_loses_no_request(tmp_path: Path) -> N
         assert wrong == []
 
 
-def test_a_request_whose_model_went_between_finding_and_asking_waits_for_it(tmp_path: Path) -> None:
+def test_request_to_a_just_unloaded_model_waits_for_its_reload(tmp_path: Path) -> None:
     write(tmp_path, "m", 4)
     with demanding(tmp_path) as bench:
         found = bench.engine.model("m")
@@ -318,7 +316,7 @@ def test_a_request_whose_model_went_between_finding_and_asking_waits_for_it(tmp_
         assert bench.backend.loads == ["m:1=4"] * 2
 
 
-def test_an_idle_model_goes_and_comes_back(tmp_path: Path) -> None:
+def test_idle_model_is_unloaded_and_reloaded(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     write(tmp_path, "keeps", 2, config=CONFIG + 'parameters { key: "IDLE_SECS" value { string_value: "0" } }')
     with demanding(tmp_path, model_idle_s=0.01) as bench:
@@ -328,7 +326,7 @@ def test_an_idle_model_goes_and_comes_back(tmp_path: Path) -> None:
         assert bench.ask("m") == 1
 
 
-def test_a_sequence_keeps_its_model(tmp_path: Path) -> None:
+def test_open_sequence_prevents_the_eviction(tmp_path: Path) -> None:
     write(tmp_path, "m", 1, config=SEQUENCES)
     with demanding(tmp_path, model_idle_s=0.001) as bench:
 
@@ -349,7 +347,7 @@ def test_a_sequence_keeps_its_model(tmp_path: Path) -> None:
         assert bench.backend.loads == ["m:1=1"]
 
 
-def test_an_ensemble_loads_its_steps_and_lets_them_go(tmp_path: Path) -> None:
+def test_ensemble_loads_and_unloads_its_steps(tmp_path: Path) -> None:
     for name, weight in (("a", 1), ("b", 2), ("c", 3)):
         write(tmp_path, name, sized(weight))
     put(tmp_path / "both" / "config.pbtxt", ENSEMBLE)
@@ -369,7 +367,7 @@ def test_an_ensemble_loads_its_steps_and_lets_them_go(tmp_path: Path) -> None:
         until(lambda: sorted(load[0] for load in bench.backend.loads) == ["a", "b"])  # beside each other
 
 
-def test_names_that_appear_are_registered_and_those_that_go_are_let_go(tmp_path: Path) -> None:
+def test_new_models_are_registered_and_removed_ones_unloaded(tmp_path: Path) -> None:
     write(tmp_path, "old", 1, 2)
     with demanding(tmp_path, poll_secs=0.01) as bench:
         assert bench.ask("old") == 2
@@ -421,7 +419,7 @@ def test_a_version_of_two_is_loaded_with_the_other(tmp_path: Path) -> None:
         assert bench.index() == ["m 1 READY", "m 2 READY"]
 
 
-def test_who_waits_at_the_exit_is_told(tmp_path: Path) -> None:
+def test_waiting_requests_fail_at_the_exit(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     write(tmp_path, "n", 1)
     with demanding(tmp_path, load_threads=1) as bench:
@@ -445,7 +443,7 @@ def test_who_waits_at_the_exit_is_told(tmp_path: Path) -> None:
             thread.join()
 
 
-def test_the_budget_is_a_size_a_part_or_what_the_container_has_left() -> None:
+def test_budget_is_a_size_a_share_or_the_free_memory_of_the_container() -> None:
     gib = 1 << 30
     resident, free = [gib], [4 * gib]
     for share, total in ((MemoryShare(bytes=gib), gib), (MemoryShare(part=0.5), 5 * gib), (MemoryShare(), 3.5 * gib)):

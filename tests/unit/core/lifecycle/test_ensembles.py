@@ -122,7 +122,7 @@ def test_ensembles_cannot_run_in_a_circle(tmp_path: Path, mode: str) -> None:
         assert f"e 1 UNAVAILABLE {circle}e -> f -> g -> e" in bench.index()
 
 
-def test_golden_requests_are_asked_before_the_ensemble_serves(chain: Path) -> None:
+def test_golden_requests_run_before_the_ensemble_serves(chain: Path) -> None:
     golden = (
         '{"request": {"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [7]}]}, '
         '"response": {"outputs": [{"name": "OUTPUT0", "shape": [1], "datatype": "INT32", "data": [WEIGHT]}]}}'
@@ -135,7 +135,7 @@ def test_golden_requests_are_asked_before_the_ensemble_serves(chain: Path) -> No
         assert bench.ask("e") == 2
 
 
-def test_a_reloaded_step_serves_an_ensemble_that_is_just_being_loaded_again(chain: Path) -> None:
+def test_ensemble_loading_with_its_step_uses_the_reloaded_step(chain: Path) -> None:
     """The load of the step has ended, so its ensemble must not answer with the old version until another load ends."""
     with explicit(chain, load_models=("e",)) as bench:
         put(chain / "a" / "1" / "model.fake", "10")
@@ -166,7 +166,7 @@ def test_a_request_ends_on_the_versions_on_which_it_began(chain: Path) -> None:
         assert bench.ask("e") == 20
 
 
-def test_a_step_that_no_longer_fits_does_not_take_the_ensemble_down(chain: Path) -> None:
+def test_incompatible_new_step_does_not_unload_the_ensemble(chain: Path) -> None:
     with explicit(chain, load_models=("e",)) as bench:
         put(chain / "b" / "config.pbtxt", CONFIG.replace("OUTPUT0", "OTHER"))
         bench.load("b")
@@ -178,7 +178,7 @@ def test_a_step_that_no_longer_fits_does_not_take_the_ensemble_down(chain: Path)
         assert bench.index() == ["a 1 READY", "b 1 READY", "e 1 READY"]
 
 
-def test_unload_dependents_unloads_the_steps_that_nobody_else_wants(chain: Path) -> None:
+def test_unload_dependents_unloads_unused_steps(chain: Path) -> None:
     write(chain, "c", 3)
     ensemble(chain, "outer", step("e", "INPUT0", "T"), step("c", "T", "OUTPUT0"))
     ensemble(chain, "other", step("c", "INPUT0", "OUTPUT0"))
@@ -242,7 +242,7 @@ def test_an_ensemble_outside_the_repositories_brings_its_own_models(tmp_path: Pa
         assert bench.ask("cat") == 1
 
 
-def test_an_archive_whose_step_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_archive_with_a_failing_step_is_removed_completely(tmp_path: Path) -> None:
     archive(tmp_path / "cat", 1)
     write(tmp_path / "cat", "b", BROKEN)
     ensemble(tmp_path / "cat", "e", step("inner", "INPUT0", "T"), step("b", "T", "OUTPUT0"))

@@ -56,7 +56,7 @@ def echoed(folder: Path, datatype: str, sent: Any, expected: Any, tolerance: Tol
     return difference(onnx_models.identity(datatype), identity_config(datatype, [-1]), folder, request)
 
 
-def test_every_output_that_differs_is_named_with_its_first_element(tmp_path: Path) -> None:
+def test_different_outputs_are_named_with_their_first_element(tmp_path: Path) -> None:
     inputs = [tensor(f"INPUT{n}", "INT32", [[1] * 16] * 2) for n in range(2)]
     total = np.full((2, 16), 2, np.int32)
     total[0, 3], total[1, 0] = 7, 8

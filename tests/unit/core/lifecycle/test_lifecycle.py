@@ -121,7 +121,7 @@ def test_a_server_without_its_repository_is_never_ready(tmp_path: Path, mode: st
             assert not bench.engine.is_ready()
 
 
-def test_calls_are_refused_as_too_early_until_a_model_of_the_start_is_loaded(tmp_path: Path) -> None:
+def test_calls_are_refused_until_a_startup_model_is_loaded(tmp_path: Path) -> None:
     """A client that is told that the model does not exist would not ask again."""
     write(tmp_path, "m", 1)
     write(tmp_path, "waits", 1)
@@ -206,7 +206,7 @@ class Misspelled(LocalSource):
 
 
 @pytest.mark.parametrize(("mode", "phase"), [("none", Phase.FAILED), ("poll", Phase.READY), ("explicit", Phase.READY)])
-def test_missing_place_of_a_repository_fails_the_start_in_mode_none(
+def test_missing_repository_fails_the_start_in_mode_none(
     tmp_path: Path, mode: str, phase: Phase, caplog: pytest.LogCaptureFixture
 ) -> None:
     with living(tmp_path, open_source=lambda text: Misspelled(Path(text)), control_mode=mode) as bench:
@@ -282,7 +282,7 @@ def no_other(name: str, version: int) -> ModelVersion:
     raise AssertionError
 
 
-def test_an_execution_is_logged_after_ten_seconds_and_whenever_that_has_doubled(
+def test_long_execution_is_logged_after_ten_seconds_and_each_doubling(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     version = ModelVersion("m", 1, "a test", no_other)
@@ -308,7 +308,7 @@ def test_an_execution_is_logged_after_ten_seconds_and_whenever_that_has_doubled(
     assert len(caplog.messages) == 1
 
 
-def test_a_step_of_a_load_is_logged_as_an_execution_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_load_step_is_logged_like_an_execution(caplog: pytest.LogCaptureFixture) -> None:
     version = ModelVersion("m", 1, "a test", no_other)
     version.attempt = LoadAttempt("m", clock=lambda: 5 * SECOND)
     loads = LongExecutions(lambda: [], lambda: [version])
@@ -335,9 +335,7 @@ def test_a_load_that_takes_longer_than_the_limit_fails(tmp_path: Path) -> None:
         assert bench.index() == [f"held 1 UNAVAILABLE {reason}", "m 1 READY"]
 
 
-def test_newer_files_take_the_place_of_a_load_that_does_not_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_newer_files_replace_an_endless_load(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write(tmp_path, "m", 1)
     with unstarted(tmp_path, control_mode="poll", poll_secs=0.01) as bench, bench.backend.holding("m=1"):
         bench.engine.start()
@@ -397,7 +395,7 @@ polling = partial(living, control_mode="poll")
 
 
 @pytest.mark.parametrize(("readiness", "is_ready"), [(Readiness.SERVING, True), (Readiness.STRICT, False)])
-def test_a_broken_push_leaves_the_server_ready_unless_the_rule_is_strict(
+def test_broken_update_keeps_the_server_ready_unless_strict(
     readiness: Readiness, is_ready: bool, tmp_path: Path
 ) -> None:
     write(tmp_path, "m", 1, 2)
@@ -417,7 +415,7 @@ def test_a_broken_push_leaves_the_server_ready_unless_the_rule_is_strict(
         assert bench.engine.phase().failures == {}
 
 
-def test_without_a_rule_the_models_do_not_matter(tmp_path: Path) -> None:
+def test_readiness_started_ignores_models(tmp_path: Path) -> None:
     write(tmp_path, "m", BROKEN)
     with polling(tmp_path, readiness=Readiness.STARTED) as bench:
         assert bench.engine.is_ready()
@@ -429,7 +427,7 @@ def test_without_a_rule_the_models_do_not_matter(tmp_path: Path) -> None:
 serving_m = partial(living, control_mode="explicit", load_models=("m",))
 
 
-def test_a_version_that_was_found_and_then_left_passes_requests_on(tmp_path: Path) -> None:
+def test_replaced_version_forwards_requests(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with serving_m(tmp_path) as bench:
         found = bench.engine.model("m")
@@ -489,7 +487,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
-def test_a_failed_model_that_is_removed_leaves_the_index(tmp_path: Path) -> None:
+def test_removed_failed_model_is_not_in_the_index(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     for name, weight, config in (("broken", BROKEN, CONFIG), ("typo", "1", "max_batch_sise: 8")):
         write(tmp_path, name, weight, config=config)
@@ -504,7 +502,7 @@ def test_a_failed_model_that_is_removed_leaves_the_index(tmp_path: Path) -> None
         assert bench.engine.is_ready()
 
 
-def test_a_repository_that_vanishes_keeps_its_models(tmp_path: Path) -> None:
+def test_models_of_a_missing_repository_stay_loaded(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     write(first, "m", 1)
     write(first, "typo", 1, config="max_batch_sise: 8")
@@ -546,7 +544,7 @@ def test_a_model_that_is_copied_into_another_repository_is_unloaded(tmp_path: Pa
         assert len(bench.backend.loads) == 2
 
 
-def test_a_model_waits_for_a_thread_once_however_often_it_changes(tmp_path: Path) -> None:
+def test_repeatedly_changed_model_is_queued_once(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     write(tmp_path, "other", 1)
     with polling(tmp_path, load_threads=1) as bench:

@@ -119,7 +119,7 @@ def test_a_load_is_retried_as_often_as_the_options_allow(source: CountingSource)
         assert len(backend.loads) == retries + 1
 
 
-def test_a_load_that_waits_for_another_lends_its_slot() -> None:
+def test_load_waiting_for_another_releases_its_slot() -> None:
     slots = LoadSlots(1)
     with slots.taken("asker", LoadAttempt("asker")), ThreadPoolExecutor(2) as threads:
 

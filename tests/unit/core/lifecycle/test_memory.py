@@ -74,7 +74,7 @@ def test_a_load_that_cannot_fit_is_refused_before_it_begins() -> None:
     machine.load("b", 3 * GIB)
 
 
-def test_memory_that_is_kept_for_a_model_is_free_after_its_unload() -> None:
+def test_reserved_memory_is_free_after_the_unload() -> None:
     machine = Machine(per_model=6 * GIB)
     first = machine.load("a", GIB, takes=GIB)
     with pytest.raises(OutOfMemory, match="5,120 MiB for what other models may still take"):
@@ -86,7 +86,7 @@ def test_memory_that_is_kept_for_a_model_is_free_after_its_unload() -> None:
     machine.load("b", 2 * GIB)
 
 
-def test_without_limits_nothing_is_refused_but_all_is_measured() -> None:
+def test_memory_is_measured_without_limits() -> None:
     machine = Machine(per_model=UNLIMITED)
     assert machine.load("a", 100 * GIB, takes=GIB).bytes == {GPU: 100 * GIB}
     assert machine.ledger.limit("b", GPU) == 0
@@ -100,7 +100,7 @@ def test_the_measured_size_counts_at_the_next_load() -> None:
         machine.load("a", GIB)
 
 
-def test_loads_beside_each_other_are_measured_by_their_needs() -> None:
+def test_concurrent_loads_share_the_measured_memory_by_need() -> None:
     machine = Machine()
     with machine.ledger.load("a", "a", {GPU: 3 * GIB}) as first:
         second = machine.load("b", GIB, takes=2 * GIB)
@@ -109,7 +109,7 @@ def test_loads_beside_each_other_are_measured_by_their_needs() -> None:
     assert (first.taken[GPU] // MIB, second.taken[GPU] // MIB) == (4607, 1536)
 
 
-def test_a_model_may_take_what_is_not_kept_for_others() -> None:
+def test_model_limit_is_the_memory_not_reserved_for_others() -> None:
     machine = Machine()
     machine.load("a", GIB, takes=4 * GIB)
     assert machine.ledger.limit("b", GPU) == 4 * GIB - reserve_of(8 * GIB) - GIB // 2
@@ -187,7 +187,7 @@ class Heap:
         self.trims += 1
 
 
-def test_a_load_takes_what_another_model_left_to_the_heap() -> None:
+def test_load_reuses_memory_freed_to_the_heap() -> None:
     heap = Heap()
     for name, size in (("large", 265), ("larger", 266)):
         heap.load(name, size * MIB)
@@ -202,7 +202,7 @@ def test_a_load_takes_what_another_model_left_to_the_heap() -> None:
     assert (heap.trims, len(heap.victims)) == (before, 3)
 
 
-def test_the_heap_is_trimmed_when_no_load_wants_what_it_has_free() -> None:
+def test_heap_is_trimmed_when_no_load_needs_its_free_memory() -> None:
     heap = Heap()
     first, second = (heap.load(name, 20 * MIB) for name in ("first", "second"))
     heap.release(second)
@@ -214,7 +214,7 @@ def test_the_heap_is_trimmed_when_no_load_wants_what_it_has_free() -> None:
     assert (heap.free, heap.budget.read().used) == (0, 0)
 
 
-def test_a_model_whose_processes_have_grown_holds_what_they_take() -> None:
+def test_grown_processes_count_for_their_model() -> None:
     heap = Heap()
     heap.load("first", MIB)
     second = heap.load("second", MIB)
@@ -223,7 +223,7 @@ def test_a_model_whose_processes_have_grown_holds_what_they_take() -> None:
     assert heap.ledger.holders(CPU) == "; held by second 5 MiB, first 1 MiB"
 
 
-def test_the_heap_keeps_a_small_part_of_the_budget_only() -> None:
+def test_heap_retains_a_small_part_of_the_budget() -> None:
     heap = Heap()
     for _ in range(3):
         kept = heap.load("first", MIB)
@@ -304,7 +304,7 @@ class Arena:
         return {"cpu": MemoryReading(self.total, self.total - used, used)}
 
 
-def test_what_a_model_holds_is_measured_shown_and_given_back(tmp_path: Path) -> None:
+def test_memory_of_a_model_is_measured_shown_and_freed(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub("FP32", 1024), tmp_path, "m", WARM)
     ledger = Arena().ledger
     # What the process has freed, and gives back meanwhile, does not hide what the load takes.

@@ -127,7 +127,7 @@ def test_outputs_that_the_format_cannot_hold_are_refused() -> None:
 
 @pytest.mark.parametrize("code", [0xD800, 0xDFFF, 0x110000, 0xFFFFFFFF])
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_texts_with_codes_of_no_character_are_refused(code: int, order: str) -> None:
+def test_texts_with_invalid_code_points_are_refused(code: int, order: str) -> None:
     texts = np.array(["ab", "cd"], f"{order}U2").reshape(2, 1)
     wrong = texts.copy()
     wrong.view(f"{order}u4")[1, 1] = code
@@ -186,7 +186,7 @@ def test_an_error_names_its_cause(body: bytes, message: str) -> None:
         decode_npz(body, SPEC, RULES)
 
 
-def test_the_sizes_in_the_directory_refuse_a_bomb() -> None:
+def test_zip_bomb_is_refused_by_its_directory() -> None:
     bomb = compressed(IN=np.zeros((1, 10_000_000), np.uint8))
     assert len(bomb) < 20_000
     with pytest.raises(InvalidRequest, match="the arrays of the archive have 10000128 bytes, at most 1000000"):
@@ -292,7 +292,7 @@ def test_an_error_names_the_array(arrays: dict[str, Array], changes: dict[str, A
 
 
 @pytest.mark.parametrize("arrays", [CSR, CSC, COO, {**CSR, "_is_array": np.array(True)}])
-def test_an_archive_with_a_matrix_is_the_only_input(arrays: dict[str, Array]) -> None:
+def test_archive_with_a_matrix_must_be_the_only_input(arrays: dict[str, Array]) -> None:
     payload = decode_npz(compressed(**arrays), one("FP32", 3), RULES)
     assert payload.arrays["IN"].tolist() == MATRIX
     assert payload.arrays["IN"].dtype == np.float32
@@ -329,7 +329,7 @@ def test_inputs_may_have_the_names_of_a_matrix_arrays() -> None:
         (b"text", one("BYTES", -1), [[b"text"]]),
     ],
 )
-def test_bytes_become_the_only_input(body: bytes, spec: ModelSpec, expected: list[object]) -> None:
+def test_raw_bytes_fill_the_only_input(body: bytes, spec: ModelSpec, expected: list[object]) -> None:
     payload = decode_raw(memoryview(body), spec, RULES)
     assert payload.arrays["IN"].tolist() == expected
     assert payload.arrays["IN"].dtype == spec.inputs["IN"].datatype.dtype
@@ -344,7 +344,7 @@ def test_a_document_without_a_type_is_decoded_or_its_error_reported() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[\0\0\0\1\0\0\0", b'{"a":"instances"}   ', b"[[1,2],["])
-def test_bytes_that_begin_like_json_are_decoded_as_bytes(body: bytes) -> None:
+def test_bytes_resembling_json_are_decoded_as_bytes(body: bytes) -> None:
     array = decode_octets(body, one("UINT32", -1), RULES).arrays["IN"]
     assert array.tobytes() == body
 

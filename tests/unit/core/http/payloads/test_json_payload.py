@@ -198,7 +198,7 @@ def test_values_of_each_datatype_become_an_array(
         ([b64(b"\0\2")], "BOOL", (2,), "expected bytes that are 0 or 1"),
     ],
 )
-def test_the_first_error_is_named(values: list[Any], datatype: str, dims: tuple[int, ...], message: str) -> None:
+def test_first_error_is_named(values: list[Any], datatype: str, dims: tuple[int, ...], message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         array(values, datatype, *dims)
     assert message in caught.value.message
@@ -306,7 +306,7 @@ def test_an_error_names_the_instance(instances: list[Any], message: str) -> None
         ("", DocumentForm.V2),
     ],
 )
-def test_the_form_follows_from_the_text(text: str, form: DocumentForm) -> None:
+def test_document_form_is_detected(text: str, form: DocumentForm) -> None:
     assert document_form(text.encode()) is form
 
 
@@ -376,7 +376,7 @@ def documents(content_type: str, body: Buffer, spec: ModelSpec = ONE) -> list[by
     return request_lines(content_type, body, spec) if may_be_request_lines(content_type, body) else None
 
 
-def test_which_documents_are_request_lines() -> None:
+def test_request_lines_are_recognized() -> None:
     rows = b"[1,2]\n[3,4]\n"
     assert documents(JSON, rows) == [b"[1,2]", b"[3,4]"]
     assert documents(LINES, rows) is None
@@ -416,5 +416,5 @@ def test_which_documents_are_request_lines() -> None:
         (LINES, b""),
     ],
 )
-def test_any_other_body_has_no_request_lines(content_type: str, body: bytes) -> None:
+def test_other_bodies_have_no_request_lines(content_type: str, body: bytes) -> None:
     assert documents(content_type, body) is None

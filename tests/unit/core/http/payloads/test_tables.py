@@ -43,7 +43,7 @@ def test_tables_become_instances(body: dict[str, Any], spec: ModelSpec, expected
 
 
 @pytest.mark.parametrize("body", [b'{"instances": [[1]]}', b"[[1]]", b'{"input": 1}', b"", b'"input_data": 1'])
-def test_other_bodies_stay_as_they_are(body: bytes) -> None:
+def test_other_bodies_are_unchanged(body: bytes) -> None:
     assert table_as_instances(body, MATRIX) is None
 
 
@@ -62,7 +62,7 @@ def test_other_bodies_stay_as_they_are(body: bytes) -> None:
         ({"input_data": [1, 2]}, "row 0 of 'input_data': expected a list of values, got 1"),
     ],
 )  # fmt: skip
-def test_tables_that_cannot_be_taken_are_refused(body: dict[str, Any], message: str) -> None:
+def test_invalid_tables_are_refused(body: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         table_as_instances(json.dumps(body).encode(), COLUMNS)
     with pytest.raises(InvalidRequest, match="the body is not JSON"):
