@@ -286,7 +286,7 @@ def breaches(path: str, source: str) -> list[str]:
     return found
 
 
-def test_at_most_three_tests_are_run_again() -> None:
+def test_at_most_three_tests_are_rerun() -> None:
     assert len(FLAKY) <= 3
     for name in FLAKY:
         file, _, test = name.partition("::")

@@ -51,7 +51,7 @@ def module_name(path: str) -> str:
     return "trident." + path.removesuffix(".py").replace("/", ".")
 
 
-def test_every_place_of_the_table_exists_and_every_module_left_out_has_a_reason() -> None:
+def test_every_path_of_the_table_exists_and_every_excluded_module_has_a_reason() -> None:
     assert [place for place in [*TABLE["modules"], *TABLE["left-out"]] if not (ROOT / place).exists()] == []
     assert all(TABLE["left-out"].values())
 
@@ -235,7 +235,7 @@ def methods_of(node: ast.ClassDef) -> set[str]:
     return {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
 
 
-def test_the_base_of_a_compiled_class_that_is_called_is_called_too() -> None:
+def test_callable_compiled_class_has_a_callable_base() -> None:
     assert list(uncallable_bases({path: (ROOT / path).read_text() for path in sorted(compiled())})) == []
     wrong = "class Base: ...\nclass Mine(Base):\n    def __call__(self) -> None: ..."
     assert list(uncallable_bases({"core/mine.py": wrong})) == ["trident.core.mine: Mine(Base)"]
@@ -371,7 +371,7 @@ def test_a_traceback_has_the_lines_of_the_source() -> None:
     assert frames[-1].line == lines[frames[-1].lineno - 1].strip()
 
 
-def test_what_the_engine_answers_can_be_sent_to_another_process() -> None:
+def test_engine_responses_can_be_sent_to_another_process() -> None:
     # A compiled dataclass has lost the arguments of its fields' types, by which its values are read.
     for method in (Engine.model_statistics, Engine.metrics, Engine.model_spec, Engine.server_metadata):
         reader_of(get_type_hints(method)["return"])

@@ -14,7 +14,7 @@ def test_the_package_links_to_every_folder_of_the_product() -> None:
     assert links == {name: Path("..", name) for name in ("core", "adapters", "app", "tools")}
 
 
-def test_a_checkout_with_text_files_in_place_of_links_says_what_to_do(tmp_path: Path) -> None:
+def test_checkout_with_text_files_instead_of_links_explains_the_fix(tmp_path: Path) -> None:
     package = tmp_path / "trident"
     package.mkdir()
     (package / "__init__.py").write_bytes((ROOT / "trident" / "__init__.py").read_bytes())

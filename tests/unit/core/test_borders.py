@@ -331,7 +331,7 @@ def answered_now(request: InferenceRequest, sender: ResponseSender) -> Any:
     return text(request.id)
 
 
-def test_what_is_told_of_a_poisoned_instance_may_raise(
+def test_callback_about_a_poisoned_instance_that_raises(
     fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = FaultyInstance(Fault())
@@ -369,7 +369,7 @@ def test_statistics_that_raise_fail_no_request(
 
 
 @pytest.mark.parametrize("number", range(1, 16))
-def test_a_clock_that_raises_once(caller: Caller, caplog: pytest.LogCaptureFixture, number: int) -> None:
+def test_clock_that_raises_once(caller: Caller, caplog: pytest.LogCaptureFixture, number: int) -> None:
     """Wherever that is, each request has one answer, and the batcher serves on."""
     fault = OverflowError("the clock")
     clock = Faulty(fault, time.monotonic_ns, when=nth(number))
@@ -403,9 +403,7 @@ class Odd:
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_requests_of_which_no_batch_can_be_formed(
-    fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_batch_forming_that_raises(fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
     backend = FaultyInstance(Fault())
     with batcher([backend]) as scheduler:
         backend.gate.clear()
@@ -446,9 +444,7 @@ def inline_batcher(caller: Caller, scheduler: DynamicBatcher) -> None:
     caller.answers.clear()
 
 
-def test_an_instance_that_was_lent_is_given_back(
-    fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_borrowed_instance_is_returned(fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
     backend = FaultyInstance(Fault())
     with batcher([backend], clock=lambda: 1) as scheduler:
         inline_batcher(caller, scheduler)
@@ -489,7 +485,7 @@ def test_a_clock_that_raises_on_the_submitting_thread(
     assert tracebacks(caplog, fault) == clock.raised
 
 
-def test_a_caller_that_cannot_defer(fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
+def test_defer_function_that_raises(fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture) -> None:
     with batcher([FaultyInstance(Fault())], clock=lambda: 1) as scheduler:
         inline_batcher(caller, scheduler)
         caller.send(scheduler, *"ab", defer=Faulty(fault))
@@ -547,7 +543,7 @@ def test_statistics_that_raise_for_requests_whose_timeout_passes(
     assert tracebacks(caplog, fault) == 5
 
 
-def test_looking_for_timeouts_goes_on(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_timeout_thread_continues_after_an_exception(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
     looked = threading.Event()
     looks = Faulty(fault, lambda: looked.set(), when=nth(1))
     thread = TimeoutThread("m", looks)
@@ -563,7 +559,7 @@ def test_looking_for_timeouts_goes_on(fault: Exception, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("method", ["record_response", "record_request", "record_failure", *COUNTED])
-def test_statistics_that_raise_keep_no_response_back(
+def test_statistics_that_raise_hold_back_no_response(
     fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     backend = LaterStub()
@@ -709,7 +705,7 @@ def test_an_engine_that_raises_before_a_thread(fault: Exception, caplog: pytest.
     assert tracebacks(caplog, fault) == 3
 
 
-def test_a_refusal_is_flushed(caller: Caller) -> None:
+def test_refusal_is_flushed(caller: Caller) -> None:
     """A front end in another process sends what it has collected only then."""
     flushed: list[int] = []
     caller.send(Model(Fault(), "before"), "x", flush=lambda: flushed.append(1))
@@ -721,7 +717,7 @@ def test_a_refusal_is_flushed(caller: Caller) -> None:
     del count
 
 
-def test_calls_that_are_made_later(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_deferred_and_flushed_calls_that_raise(fault: Exception, caplog: pytest.LogCaptureFixture) -> None:
     made: list[str] = []
     deferred = Deferred()
     deferred.add(Faulty(fault))
@@ -1494,7 +1490,7 @@ def failed(pending: PendingRequest) -> None:
     [(sent, failed), (failed, sent), (entered, failed), (failed, entered), (failed, failed)],
     ids=lambda each: each.__name__,
 )
-def test_a_request_that_two_answer_at_once_has_one_final_response(
+def test_concurrent_answers_give_one_final_response(
     one: Callable[[PendingRequest], None], other: Callable[[PendingRequest], None]
 ) -> None:
     for step in range(10_000):

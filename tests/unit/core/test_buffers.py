@@ -22,7 +22,7 @@ def use(buffers: BufferPool, size: int, mark: int) -> int:
     return found
 
 
-def test_memory_that_is_no_longer_used_is_used_again() -> None:
+def test_unused_memory_is_reused() -> None:
     buffers = BufferPool()
     view = buffers.take(SIZE - 3)
     assert len(view) == SIZE - 3
@@ -37,7 +37,7 @@ def test_memory_that_is_no_longer_used_is_used_again() -> None:
     del held
 
 
-def test_the_sizes_that_were_used_last_are_kept() -> None:
+def test_recently_used_sizes_are_kept() -> None:
     buffers = BufferPool(3 * SIZE)
     held = [buffers.take(SIZE) for _ in range(3)]
     for view in held:
@@ -53,7 +53,7 @@ def test_the_sizes_that_were_used_last_are_kept() -> None:
     assert use(buffers, 4 * SIZE, 9) == 0  # too large to be kept
 
 
-def test_memory_beyond_what_is_kept_is_given_back_at_once() -> None:
+def test_memory_beyond_the_limit_is_freed_immediately() -> None:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
@@ -67,7 +67,7 @@ def test_memory_beyond_what_is_kept_is_given_back_at_once() -> None:
     assert before - resident() > 2 * size
 
 
-def test_dropped_memory_is_not_used_again() -> None:
+def test_dropped_memory_is_not_reused() -> None:
     buffers = BufferPool()
     held = buffers.take(SIZE)
     held[0] = 5
@@ -79,7 +79,7 @@ def test_dropped_memory_is_not_used_again() -> None:
     assert use(buffers, SIZE, 0) == 5  # it came back later
 
 
-def test_more_memory_than_there_is_is_an_error() -> None:
+def test_impossible_allocation_is_an_error() -> None:
     with pytest.raises(MemoryError, match=r"^there is no memory for 4611686018427387904 bytes$"):
         BufferPool().take(1 << 62)
 
@@ -115,7 +115,7 @@ def test_the_offset_lies_on_a_cache_line(size: int, offset: int) -> None:
     assert (np.frombuffer(body, np.uint8).ctypes.data + offset) % ALIGNMENT == 0
 
 
-def test_a_long_body_gets_its_memory_after_the_first_step() -> None:
+def test_long_body_is_allocated_after_the_first_chunk() -> None:
     body = RequestBody(3 * FIRST_STEP, b"first", 0, None)
     assert len(body.memory) == FIRST_STEP
     body.got = FIRST_STEP
@@ -125,7 +125,7 @@ def test_a_long_body_gets_its_memory_after_the_first_step() -> None:
     assert bytes(body.memory[FIRST_STEP : FIRST_STEP + 4]) == b"next"
 
 
-def test_a_body_that_leaves_shared_memory_keeps_its_bytes() -> None:
+def test_body_copied_out_of_shared_memory_keeps_its_bytes() -> None:
     shared = SharedMemory()
     body = RequestBody(70_000, b"first", 0, shared)
     assert shared.holds(body.memory)
@@ -136,7 +136,7 @@ def test_a_body_that_leaves_shared_memory_keeps_its_bytes() -> None:
     assert len(shared.allocated) == 1
 
 
-def test_the_memory_of_a_large_body_is_used_again_until_it_is_released() -> None:
+def test_memory_of_a_large_body_is_reused_until_released() -> None:
     def mark(value: int) -> int:
         body = allocate_body(1_234_567, 0)
         found, body[0] = body[0], value

@@ -74,7 +74,7 @@ def test_images_have_the_labels_of_the_platforms() -> None:
     assert values(RUNTIME, "USER") == ["1000:1000"]
 
 
-def test_images_set_nothing_that_would_win_over_a_platform() -> None:
+def test_images_set_no_variable_that_overrides_a_platform() -> None:
     variables = pairs([*RUNTIME, *STAGE_TEXTS["cpu"], *STAGE_TEXTS["gpu"]], "ENV")
     assert not [name for name in variables if name.startswith(("TRIDENT_", "SAGEMAKER_", "AIP_"))]
     assert pairs(RUNTIME, "ENV")["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"

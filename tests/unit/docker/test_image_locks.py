@@ -155,7 +155,7 @@ def test_each_extra_is_installed_from_its_own_lock_file(
 
 
 @pytest.mark.parametrize(("stage", "extra"), [("cpu", "pytorch"), ("gpu12", "torch")])
-def test_unknown_extra_ends_the_build_and_names_those_that_are_there(tmp_path: Path, stage: str, extra: str) -> None:
+def test_unknown_extra_aborts_the_build_and_lists_the_extras(tmp_path: Path, stage: str, extra: str) -> None:
     done = installed(tmp_path, stage, f"trees,{extra}")
     assert done.returncode == 1
     assert f"the {stage} image has no extra '{extra}', only: azure " in done.stderr

@@ -57,7 +57,7 @@ def test_an_image_says_where_its_other_commands_are(image: Path, arguments: list
     )
 
 
-def test_an_image_does_not_import_the_file_that_it_is_to_serve(image: Path) -> None:
+def test_image_does_not_import_the_served_file(image: Path) -> None:
     ended = run(image, "serve", str(ROOT / "deploy/models/simple/1/model.onnx"))
     assert ended.returncode == 1
     assert "`trident import` is not part of this image" in ended.stderr

@@ -47,7 +47,7 @@ def test_image_over_its_budget_is_reported(
 TENSORRT_PROVIDER = "onnxruntime/capi/libonnxruntime_providers_tensorrt.so"
 
 
-def test_leave_out_keeps_the_provider_of_an_installed_tensorrt(tmp_path: Path) -> None:
+def test_leave_out_retains_the_provider_of_an_installed_tensorrt(tmp_path: Path) -> None:
     for name in (TENSORRT_PROVIDER, "tensorrt_libs/libnvinfer.so.10"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()

@@ -93,7 +93,7 @@ def test_every_make_target_in_the_documents_exists() -> None:
 FOR_GPUS = ("gpu", "gpu12", "tensorrt")
 
 
-def test_the_lock_file_pins_every_required_package() -> None:
+def test_lock_file_pins_every_required_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *(name for extra in extras if extra not in FOR_GPUS for name in extras[extra])]
@@ -150,7 +150,7 @@ def test_every_named_file_exists() -> None:
     assert missing_paths("see core/no_such.py and core/errors.py, app/no_room/") == ["app/no_room/", "core/no_such.py"]
 
 
-def test_no_text_installs_the_project_by_its_name_from_an_index() -> None:
+def test_no_document_installs_the_project_from_an_index() -> None:
     """It is on none, so that somebody else could take the name. Texts have `installation` of core/errors.py."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     by_name = re.compile(r"trident-inference\[|install [^\n]*\btrident-inference\b")
@@ -165,7 +165,7 @@ def test_no_text_installs_the_project_by_its_name_from_an_index() -> None:
     ] == []
 
 
-def test_the_pictures_and_the_tree_name_what_there_is() -> None:
+def test_diagrams_and_tree_name_existing_files() -> None:
     pictures = MERMAID.findall(PAGE)
     assert len(pictures) == 4
     assert [len(PATH.findall(picture)) > 8 for picture in pictures] == [False, True, True, True]
@@ -188,7 +188,7 @@ SERVED = {"test_rapid_reset_within_the_limits_goes_on"}
 ON_HTTP2, ON_THE_REST = ATTACKS.split("## 2. On messages")
 
 
-def test_the_table_of_attacks_has_the_tests_that_there_are() -> None:
+def test_attack_table_names_the_existing_tests() -> None:
     named = set(re.findall(r"`(test_\w+)`", ON_HTTP2))
     assert named == set(re.findall(r"^def (test_\w+)", ATTACK_TESTS, re.MULTILINE)) - SERVED
     tests = {
@@ -202,7 +202,7 @@ def test_the_table_of_attacks_has_the_tests_that_there_are() -> None:
         assert named <= tests
 
 
-def test_the_limits_are_those_of_the_layer() -> None:
+def test_documented_limits_match_the_http2_layer() -> None:
     limits = Http2Limits()
     assert f"budget: {limits.burst:,} in a row, and {limits.rate} more each second" in ATTACKS
     assert f"a stream keeps its place, of {limits.streams:,}," in ATTACKS

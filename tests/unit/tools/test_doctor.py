@@ -156,7 +156,7 @@ def of_gpus(driver: DriverReading | str, gpus: int, state: ProviderState, *asked
     return {line.check: line for line in gpu_lines(GpuReading(driver, range(gpus), support), asked_by)}
 
 
-def test_a_gpu_is_shown_with_its_versions_and_none_is_fine_too() -> None:
+def test_gpu_is_shown_with_its_versions_and_a_missing_one_is_ok() -> None:
     found = of_gpus(DRIVER, 1, LOADS)
     assert {line.level for line in found.values()} == {Severity.OK}
     assert found["driver"].text == "550.54.15, CUDA up to 12.4, 1 GPU (80 GiB)"
@@ -181,7 +181,7 @@ def test_a_gpu_is_shown_with_its_versions_and_none_is_fine_too() -> None:
         (DRIVER, 1, ProviderState("OpenVINO", False), ["m"], "OpenVINO", Severity.OK, "optional"),
     ],
 )
-def test_a_missing_gpu_or_provider_is_as_bad_as_the_need_for_it(
+def test_missing_gpu_or_provider_fails_only_if_a_model_needs_it(
     driver: Any, gpus: int, state: ProviderState, asked_by: list[str], check: str, level: Severity, text: str
 ) -> None:
     line = of_gpus(driver, gpus, state, *asked_by)[check]
@@ -239,7 +239,7 @@ def test_tight_limits_are_reported(changes: dict[str, Any], check: str, level: S
 # --- ports
 
 
-def test_ports_are_read_with_their_owners_and_left_free(taken: int) -> None:
+def test_port_owners_are_read_and_free_ports_stay_free(taken: int) -> None:
     # Whoever has the port of HTTP would be asked who it is.
     (reading,) = read_ports({"metrics": Service("127.0.0.1", taken, "--metrics-port", "Metrics Service", False)})
     assert reading.failure == f"Socket '127.0.0.1:{taken}' already in use"

@@ -105,7 +105,7 @@ def test_endless_execution_is_reported(capsys: pytest.CaptureFixture[str]) -> No
     assert line == "  stuck 1: an execution has run for 45 s; 3 requests wait behind it"
 
 
-def test_models_that_wait_for_a_request_are_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_registered_models_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     server = Server(stats("m", 10, 2, 1))
     cold = {"version": "1", "state": "UNAVAILABLE", "reason": REGISTERED}
     server.index += [{"name": f"cold{number}", **cold} for number in range(3)]
@@ -212,7 +212,7 @@ def test_a_request_is_made_from_the_configuration(
     assert "secret" not in text
 
 
-def test_missing_model_or_wrong_duration_is_reported() -> None:
+def test_failed_request_command_reports_the_reason() -> None:
     for arguments, server, text in (
         ([], absent, "a model is missing"),
         (["m"], absent, "no server answers at http://localhost:8000: refused"),
@@ -247,7 +247,7 @@ def times(number: int, **events: int) -> list[dict[str, Any]]:
 STEP = {"QUEUE_START": 12, "COMPUTE_START": 13, "COMPUTE_INPUT_END": 14, "COMPUTE_OUTPUT_START": 15, "COMPUTE_END": 16}
 
 
-def test_an_ensemble_in_any_order(tmp_path: Path) -> None:
+def test_trace_of_an_ensemble_is_read_in_any_order(tmp_path: Path) -> None:
     path = write(
         tmp_path / "t",
         {"id": 2, "model_name": "step", "model_version": 3, "parent_id": 1},
@@ -264,7 +264,7 @@ def test_an_ensemble_in_any_order(tmp_path: Path) -> None:
     assert [span.duration_ns for span in request.span.spans] == [1, 8, 1]
 
 
-def test_files_of_triton_those_that_are_still_written_and_parents_in_a_circle(tmp_path: Path) -> None:
+def test_tritons_unfinished_and_circular_trace_files_are_read(tmp_path: Path) -> None:
     events = [{"name": "GRPC_WAITREAD_START", "ns": 1}, {"name": "GRPC_WAITREAD_END", "ns": 2}]
     events += [{"name": "REQUEST_START", "ns": 3}, {"name": "REQUEST_END", "ns": 9}]
     path = write(tmp_path / "t", {"model_name": "m", "model_version": -1, "id": 7, "timestamps": events})
@@ -287,7 +287,7 @@ def test_a_tree_has_a_line_for_each_span_with_its_bar() -> None:
     )
 
 
-def test_every_bar_is_seen_and_no_name_changes_the_terminal() -> None:
+def test_every_bar_is_visible_and_names_cannot_control_the_terminal() -> None:
     drawn = draw(Span("all", 100, 200, [Span("early", 0, 1), Span("late", 300, 400), Span("point", 199, 199)]))
     bars = [line.rpartition("ms  ")[2] for line in drawn.splitlines()]
     assert bars == ["█" * 40, "█", " " * 39 + "█", " " * 39 + "█"]

@@ -45,7 +45,7 @@ def test_pickles_are_found_in_files_and_archives(tmp_path: Path) -> None:
     }
 
 
-def test_import_says_what_is_in_a_pickle_that_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_lists_the_content_of_a_trusted_pickle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.pkl").write_bytes(pickle.dumps({"model": Hostile()}))
     main(["import", str(tmp_path / "model.pkl"), "--trust-pickle", f"--repository={tmp_path / 'models'}"])
     assert "warning: model.pkl: picklescan finds dangerous: posix.system\n" in capsys.readouterr().out

@@ -277,7 +277,7 @@ def test_versions_with_different_signatures_have_no_problem(tmp_path: Path, prob
     assert problems(tmp_path) == []
 
 
-def test_a_file_is_no_repository_and_can_be_imported(tmp_path: Path, problems: Problems) -> None:
+def test_file_instead_of_a_repository_hints_at_import(tmp_path: Path, problems: Problems) -> None:
     (tmp_path / "net.onnx").touch()
     (found,) = problems(tmp_path / "net.onnx")
     assert found["hint"] == f"{tmp_path / 'net.onnx'} is a file: `trident import` makes a model of it"
@@ -330,7 +330,7 @@ BARE = 'backend: "python"'
         *("import-bare", "no-execute", "no-execute-run"),
     ],
 )
-def test_a_model_in_python_is_imported_in_a_process_of_its_own(
+def test_python_model_is_imported_in_its_own_process(
     source: str, config: str, options: list[str], begin: str, end: str, tmp_path: Path, problems: Problems
 ) -> None:
     version = tmp_path / "m" / "1"
@@ -365,7 +365,7 @@ def test_a_version_that_fails_to_load_has_one_problem_with_many_golden_requests(
     assert (found["path"], "ValueError: no weights" in found["message"]) == (str(tmp_path / "m" / "1"), True)
 
 
-def test_an_import_that_does_not_end(tmp_path: Path) -> None:
+def test_endless_import_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text("while True: pass")
     config = parse_model_config(CONFIG, "config.pbtxt")
@@ -406,7 +406,7 @@ def step(model: str, sources: str, results: str, version: int = -1) -> EnsembleS
     return EnsembleStep(model=model, version=version, inputs=inputs, outputs=outputs)
 
 
-def test_steps_are_drawn_behind_those_that_they_need() -> None:
+def test_steps_are_drawn_after_those_they_depend_on() -> None:
     """`i` goes to two steps, whose outputs meet; one of them is an output, too."""
     side = "data_type: TYPE_FP32 dims: 1"
     sides = "".join(

@@ -43,7 +43,7 @@ def test_content_of_an_invalid_token_file_is_not_quoted(content: bytes, why: str
     assert "secret" not in str(refused.value)
 
 
-def test_only_regular_token_files_are_read(tmp_path: Path) -> None:
+def test_token_file_must_be_a_regular_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):

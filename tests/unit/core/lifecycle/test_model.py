@@ -178,7 +178,7 @@ def test_a_failed_reload_gives_the_reason_and_the_next_success_clears_it(reposit
     assert not repository.model.has_failed
 
 
-def test_a_new_version_that_fails_stands_beside_the_one_that_serves(repository: Repository) -> None:
+def test_failed_new_version_is_listed_beside_the_serving_one(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     repository.put("2/model.fake", BROKEN)
@@ -244,7 +244,7 @@ def test_instances_are_added_in_place(repository: Repository) -> None:
     assert [instance.is_closed for instance in model.instances] == [False, True, True]
 
 
-def test_the_only_instance_that_stays_may_wait_for_its_process(repository: Repository) -> None:
+def test_remaining_instance_may_wait_for_its_process(repository: Repository) -> None:
     repository.write(1, config=MORE_INSTANCES)
     repository.load()
     version, (model,) = repository.model.serving[1], repository.backend.models
@@ -258,7 +258,7 @@ def test_the_only_instance_that_stays_may_wait_for_its_process(repository: Repos
     assert responses.get(timeout=LIMIT_S).error is None
 
 
-def test_a_load_waits_for_no_sequence_of_an_instance_that_it_removes(repository: Repository) -> None:
+def test_load_does_not_wait_for_sequences_of_a_removed_instance(repository: Repository) -> None:
     """As NVIDIA's qa/L0_model_update has it: the instance without a sequence is gone at once, the others later."""
     sequences = CONFIG + "max_batch_size: 4 sequence_batching { oldest {} max_sequence_idle_microseconds: 3600000000 } "
     repository.write(1, config=sequences + "instance_group { count: 3 kind: KIND_CPU }")
@@ -282,7 +282,7 @@ def test_a_load_waits_for_no_sequence_of_an_instance_that_it_removes(repository:
     assert repository.settled() == {1: "UNAVAILABLE unloaded"}  # the model is closed after all its instances
 
 
-def test_a_load_waits_for_no_stream_of_an_instance_that_it_removes(repository: Repository) -> None:
+def test_load_does_not_wait_for_streams_of_a_removed_instance(repository: Repository) -> None:
     decoupled = CONFIG + "model_transaction_policy { decoupled: true } "
     repository.write(1, config=decoupled)
     repository.load()
@@ -311,7 +311,7 @@ def send_of_sequence(version: ModelVersion, sequence: int, flag: str = "") -> No
     assert responses.get(timeout=LIMIT_S).error is None
 
 
-def test_instances_are_added_in_place_by_the_configuration_that_clients_are_shown(repository: Repository) -> None:
+def test_instances_are_added_by_the_published_configuration(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     version = repository.model.serving[1]
@@ -453,7 +453,7 @@ def test_a_model_that_failed_to_load_hints_at_the_cure() -> None:
     assert caught.value.hint == "mend it; `trident validate REPO` lists all problems of a repository"
 
 
-def test_any_name_may_exist_until_the_repositories_have_been_read() -> None:
+def test_unknown_models_are_unavailable_until_the_repositories_are_read() -> None:
     known = models(("m", 1, ModelState.READY))
     known.are_listed = False
     assert known.find("m", -1).version == 1
@@ -465,7 +465,7 @@ def test_any_name_may_exist_until_the_repositories_have_been_read() -> None:
 @pytest.mark.parametrize(
     ("asked", "hint"), [("iriss", "did you mean 'iris'?"), ("resnet", "the repository index lists the models")]
 )
-def test_an_unknown_model_hints_at_the_one_that_may_be_meant(asked: str, hint: str) -> None:
+def test_unknown_model_hint_suggests_a_similar_name(asked: str, hint: str) -> None:
     with pytest.raises(ModelNotFound) as caught:
         models(("iris", 1, ModelState.READY), ("digits", 1, ModelState.READY)).find(asked, -1)
     assert caught.value.hint == hint

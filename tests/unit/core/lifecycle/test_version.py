@@ -31,7 +31,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_split_request_is_refused_as_a_whole_after_an_unload(repository: Path) -> None:
+def test_split_request_is_refused_entirely_after_an_unload(repository: Path) -> None:
     with living(repository, control_mode="explicit", load_models=("m",)) as bench:
         bench.engine.unload_model("m", False, wait=True)
         with pytest.raises(ModelNotFound, match="'m' has no available versions"):
@@ -56,7 +56,7 @@ def test_an_unload_waits_for_the_release(repository: Path) -> None:
         bench.engine.release_version("m", number)
 
 
-def test_a_version_that_is_leaving_cannot_be_held(repository: Path) -> None:
+def test_unloading_version_cannot_be_held(repository: Path) -> None:
     with living(repository) as bench:
         version = bench.version("m")
         version.hold()
@@ -68,7 +68,7 @@ def test_a_version_that_is_leaving_cannot_be_held(repository: Path) -> None:
         bench.lifecycle.models.all()[0].serving = {}
 
 
-def test_an_abandoned_version_waits_for_no_release(repository: Path) -> None:
+def test_abandoned_version_does_not_wait_for_its_release(repository: Path) -> None:
     with living(repository) as bench:
         version = bench.version("m")
         version.hold()
@@ -94,7 +94,7 @@ def test_the_holds_of_a_lost_front_end_are_released(repository: Path, tmp_path: 
         until(lambda: bench.backend.models[0].is_closed)
 
 
-def test_an_instance_rests_until_it_serves_again_and_may_be_removed_meanwhile(make_bench: MakeBench) -> None:
+def test_instance_is_paused_until_it_serves_again_and_may_be_removed(make_bench: MakeBench) -> None:
     bench = make_bench(instances=2)
     bench.scheduler.start()
     first, second = bench.backends

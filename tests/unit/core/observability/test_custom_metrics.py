@@ -109,7 +109,7 @@ def test_metric_family_is_unique_by_name(own: OwnMetrics) -> None:
     "name",
     ["nv_inference_count", "nv_gpu_utilization", "nv_cpu_utilization", "trident_x", "flask_http_request_total"],
 )
-def test_the_names_of_the_server_are_refused(own: OwnMetrics, name: str) -> None:
+def test_custom_metrics_cannot_use_names_of_the_server(own: OwnMetrics, name: str) -> None:
     with pytest.raises(InvalidRequest, match="is a metric of the server"):
         own.create_family(name, "", COUNTER)
 

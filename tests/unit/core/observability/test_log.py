@@ -70,7 +70,7 @@ def test_lost_events_are_reported_once(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-def test_lines_that_the_disk_does_not_take_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_lost_on_a_full_disk_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     before = lines_dropped()
     configure_logging(LogOptions(file="/dev/full"), err=io.StringIO())
     log.info("one")
@@ -311,7 +311,7 @@ def test_access_log_shortens_long_values_and_leaves_out_unknown_ones(caplog: pyt
     assert not {"model", "version", "received_bytes"} & set(found.__dict__)
 
 
-def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
+def test_nonblocking_pipe_gets_everything() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     content = os.urandom(1 << 20)

@@ -190,7 +190,7 @@ def test_without_latencies_requests_are_still_counted() -> None:
     }
 
 
-def test_gauges_of_gpus_and_the_cpu_may_be_left_out() -> None:
+def test_gpu_and_cpu_gauges_can_be_disabled() -> None:
     assert not any("gpu" in name or "energy" in name for name in families_on(page(SNAPSHOT, MetricsOptions(gpu=False))))
     assert not any("cpu" in name for name in families_on(page(SNAPSHOT, MetricsOptions(cpu=False))))
     assert not any("gpu" in n or "energy" in n for n in families_on(page(MetricsSnapshot(models=(DIGITS,)))))
@@ -301,7 +301,7 @@ def test_numbers_are_written_as_triton_writes_them(value: int | float, text: str
     assert number(value) == text
 
 
-def test_openmetrics_keeps_the_names_and_gives_up_the_types_that_contradict_them() -> None:
+def test_openmetrics_has_unknown_type_for_contradicting_names() -> None:
     labels = {"model": 'Ünï "code" \\ \n', "version": "1"}
     page = render(
         [

@@ -106,7 +106,7 @@ def test_copies_are_made_at_once() -> None:
     assert found["responses"][0]["outputs"][0]["data"] == [3, 4]
 
 
-def test_what_is_left_out_is_named() -> None:
+def test_omitted_content_is_marked() -> None:
     strings = bytes_array([b"x" * 60, b"y" * 60], (2,))
     region = RegionInput("REGION", "INT32", (1,), RegionReference("r", 0, 4))
     asked = InferenceRequest(
@@ -139,7 +139,7 @@ def test_what_is_left_out_is_named() -> None:
     assert hidden == {"name": "OUT", "datatype": "INT32", "shape": [1], "left_out": "redacted"}
 
 
-def test_an_input_that_is_not_valid_is_kept_as_it_came() -> None:
+def test_invalid_input_is_recorded_as_received() -> None:
     wrong = {"INT32": b"abc", "BYTES": b"\xff", "BOOL": b"\1\2", "INT5": b"\1"}
     inputs = [InputTensor(name, name, (2,), memoryview(content)) for name, content in wrong.items()]
     exchange = Exchange(InferenceRequest("m", inputs), "m", 1, MIB)
@@ -211,7 +211,7 @@ def test_a_full_queue_delays_nothing_and_counts_what_it_drops(
         until(lambda: log.metrics().written == room + 21 - lost)
 
 
-def test_small_requests_count_with_what_they_take_in_memory() -> None:
+def test_small_requests_count_with_their_memory_overhead() -> None:
     with held_log() as (log, _):
         for _ in range(MOST_WAITING // 1024):
             ask(log)
@@ -228,7 +228,7 @@ def test_a_part_of_the_requests_is_sampled() -> None:
     assert 100 < len(destination.written) < 300
 
 
-def test_a_request_is_recorded_once_and_those_of_models_are_not() -> None:
+def test_requests_of_clients_are_recorded_once_and_those_of_models_never() -> None:
     class Nested(PendingRequest):
         is_nested = True
 
@@ -268,7 +268,7 @@ def failing(reasons: list[Exception]) -> Callable[[str, bytes], None]:
     return put
 
 
-def test_a_store_is_asked_again_until_it_takes_the_file(caplog: pytest.LogCaptureFixture) -> None:
+def test_upload_is_retried_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     counts, ending = TraceCounts(), Ending()
     reasons: list[Exception] = [RepositoryUnavailable("down"), OSError("gone")]
     objects = Objects(PayloadLogOptions(target="s3://b/logs"), failing(reasons), counts, ending)
@@ -280,7 +280,7 @@ def test_a_store_is_asked_again_until_it_takes_the_file(caplog: pytest.LogCaptur
     assert "is written to s3://b/logs again" in caplog.text
 
 
-def test_the_end_does_not_wait_for_a_store_for_ever() -> None:
+def test_shutdown_waits_a_limited_time_for_the_store() -> None:
     counts, ending = TraceCounts(), Ending()
     ending.begin(0.0)
 
@@ -291,7 +291,7 @@ def test_the_end_does_not_wait_for_a_store_for_ever() -> None:
     assert counts.metrics().lost[Loss.NOT_WRITTEN] == 3
 
 
-def test_what_is_refused_is_not_sent_again() -> None:
+def test_refused_upload_is_not_retried() -> None:
     counts = TraceCounts()
     calls = []
 

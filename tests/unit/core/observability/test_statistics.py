@@ -98,7 +98,7 @@ def of_bucket(batch_size: int, length: int, count: int, elements: int, padding: 
 NO_CLOSES = dict.fromkeys(CloseReason, 0)
 
 
-def test_each_request_of_a_batch_has_the_durations_of_the_whole(clocked: Clocked) -> None:
+def test_each_request_counts_the_durations_of_its_batch(clocked: Clocked) -> None:
     statistics, first_ms = clocked.statistics, clocked.now_ms
     statistics.record_batch([named("a", 2, 10, 20), named("b", 1, 30, 40)], 4, 100, 110, 150, 170, CloseReason.DELAY)
     clocked.now_ms -= 1000
@@ -131,7 +131,7 @@ def test_each_request_of_a_batch_has_the_durations_of_the_whole(clocked: Clocked
     assert report.slowest[0] == noted
 
 
-def test_requests_that_end_one_by_one_are_counted(clocked: Clocked) -> None:
+def test_requests_of_a_decoupled_batch_are_counted_separately(clocked: Clocked) -> None:
     """Those that are answered later, and those of ensembles, which do not wait in a queue of their own."""
     statistics, now_ms = clocked.statistics, clocked.now_ms
     statistics.record_request(named("a", 3, 10, 20), 100, 107, 111, 130)

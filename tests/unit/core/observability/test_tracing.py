@@ -191,7 +191,7 @@ def spanning(levels: tuple[str, ...] = ("TIMESTAMPS",), rate: int = 0) -> Tracer
     return Tracer(TraceOptions(mode=TraceMode.OPENTELEMETRY, start=start, export=export))
 
 
-def test_opentelemetry_has_no_tensors(caplog: pytest.LogCaptureFixture) -> None:
+def test_opentelemetry_omits_tensors(caplog: pytest.LogCaptureFixture) -> None:
     tracer = spanning(rate=1)
     try:
         tracer.change("", {"trace_level": ("TENSORS",), "trace_count": -1})
@@ -293,9 +293,7 @@ def test_cleared_trace_setting_returns_to_that_of_the_start() -> None:
     ("model", "changes"),
     [("", {"trace_level": TIMES, "trace_rate": 0}), ("m", {"trace_rate": 0}), ("", {"trace_rate": 0})],
 )
-def test_settings_that_could_trace_nothing_are_refused_and_nothing_is_changed(
-    model: str, changes: dict[str, Any]
-) -> None:
+def test_useless_trace_settings_are_refused_without_changes(model: str, changes: dict[str, Any]) -> None:
     settings = table()
     settings.change("m", {"trace_level": TIMES})
     with pytest.raises(

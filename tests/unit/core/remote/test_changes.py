@@ -81,7 +81,7 @@ def test_all_engines_make_a_change_and_it_is_noted(pool: Pooled, engines: list[M
     assert log_of(tmp_path) == [("load_model", "m"), ("change_log", LEVELS)]
 
 
-def test_a_change_whose_front_end_died_is_made_by_all_engines(engines: list[Models], tmp_path: Path) -> None:
+def test_change_of_a_dead_front_end_reaches_all_engines(engines: list[Models], tmp_path: Path) -> None:
     log = ControlLog(tmp_path / "changes")
     with log.begun(ControlChange(CALLS["load_model"], ["m", {}])):
         engines[0].versions["m"] = (1,)
@@ -125,9 +125,7 @@ def test_region_that_an_engine_refuses_is_unregistered_in_the_others(pool: Poole
     assert engines[0].calls == [("register", "r"), ("unregister", "r")]
 
 
-def test_without_the_other_engine_a_change_is_made_and_noted(
-    pool: Pooled, engines: list[Models], tmp_path: Path
-) -> None:
+def test_change_without_the_other_engine_is_recorded(pool: Pooled, engines: list[Models], tmp_path: Path) -> None:
     front, those = pool
     those[0].end()
     until(lambda: front._engines[0].connection is None)
@@ -215,7 +213,7 @@ def test_failed_load_does_not_count_for_placement(placed_pool: Pooled, placed_en
     placed_pool[0].unload_model("none", True)  # no error, as in one engine
 
 
-def test_a_load_that_a_front_end_did_not_note_before_it_died_is_found(
+def test_load_of_a_dead_front_end_is_recovered(
     placed_pool: Pooled, placed_engines: list[Models], tmp_path: Path
 ) -> None:
     call = ControlChange(CALLS["load_directory"], ["a", "/a", "/a/model"])
@@ -230,7 +228,7 @@ def test_a_load_that_a_front_end_did_not_note_before_it_died_is_found(
     assert names(placed_engines) == [[], []]
 
 
-def test_directories_are_registered_before_the_start_and_forgotten_if_they_are_gone(folder: Path) -> None:
+def test_directories_are_restored_before_the_start_if_they_exist(folder: Path) -> None:
     control_log = ControlLog(folder)
     note(control_log, "load_directory", "a", "/a", "/a/model")
     note(control_log, "load_model", "b", {})
@@ -275,7 +273,7 @@ def test_the_log_keeps_the_last_change_of_each_model_in_order(folder: Path) -> N
     assert control_log.unloaded() == {"a"}
 
 
-def test_the_number_of_a_file_may_be_used_again_by_another_process(folder: Path) -> None:
+def test_change_file_number_may_be_reused_by_another_process(folder: Path) -> None:
     one, other = ControlLog(folder), ControlLog(folder)
     note(one, "load_model", "a", {})
     assert other.subjects() == [("model", "a")]
@@ -296,7 +294,7 @@ def test_a_model_name_is_never_used_as_a_path(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'["load_model", []]', b'["submit", ["a"]]', b"null"])
-def test_a_malformed_note_is_skipped_and_logged(folder: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_record_is_skipped_and_logged(folder: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     control_log = ControlLog(folder)
     note(control_log, "load_model", "a", {})
     note(control_log, "load_model", "b", {})
@@ -305,7 +303,7 @@ def test_a_malformed_note_is_skipped_and_logged(folder: Path, content: bytes, ca
     assert "cannot read a file" in caplog.text
 
 
-def test_a_note_that_cannot_be_written_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_to_record_a_change_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     control_log = ControlLog(folder)
     note(control_log, "load_model", "a", {})
     (folder / f"{os.getpid()}.next").mkdir()  # nothing can replace it

@@ -58,7 +58,7 @@ def remote(engine: ServedEngine, tmp_path: Path) -> Iterator[RemoteEngine]:
 # --- the protocol
 
 
-def test_a_model_is_asked_for_once_per_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
+def test_model_lookup_is_cached_per_generation(remote: RemoteEngine, engine: ServedEngine) -> None:
     held = remote.hold_version("simple")  # a number that may mean another version after its release
     assert remote.model("simple").spec.version == remote.model("simple", held).spec.version == 3
     engine.versions["simple"] = (1, 3, 4)
@@ -259,7 +259,7 @@ def test_missing_memory_is_logged_once(engine: ServedEngine, tmp_path: Path, cap
     assert caplog.text.count("cannot connect to the engine") == 1
 
 
-def test_close_answers_everything_that_waits(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
+def test_close_answers_all_waiting_requests(engine: ServedEngine, tmp_path: Path, caplog: Any) -> None:
     caplog.set_level(logging.INFO)
     engine.respond = lambda request: None
     threads = threading.active_count()

@@ -139,7 +139,7 @@ def test_randomly_changed_frames_affect_no_other_front_end(path: str, neighbour:
     assert_served(neighbour)
 
 
-def test_front_end_that_reads_no_answers_is_not_read(engine: ServedEngine, tmp_path: Path) -> None:
+def test_front_end_with_unread_answers_is_not_read(engine: ServedEngine, tmp_path: Path) -> None:
     served_requests: list[str] = []
 
     def respond(request: InferenceRequest) -> InferenceResponse:
@@ -297,7 +297,7 @@ def test_stop_sends_collected_frames(engine: ServedEngine, tmp_path: Path) -> No
         assert hand.is_cut_off()
 
 
-def test_the_server_accepts_again_when_it_has_descriptors(
+def test_accepting_resumes_after_descriptors_run_out(
     path: str, neighbour: RemoteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = [0]
@@ -349,7 +349,7 @@ def pair() -> Iterator[Pair]:
     pair.close()
 
 
-def test_a_request_with_many_strings_lets_the_others_pass() -> None:
+def test_request_with_many_strings_does_not_block_others() -> None:
     asked: list[InferenceRequest] = []
     pair = Pair(ServedEngine(asked.append))
     pair.ask_strings(1, 20_000)

@@ -48,7 +48,7 @@ from trident.core.remote.calls import EngineGone
 from trident.core.remote.pool import EnginePool, home_of, merged, merged_index
 
 
-def test_key_moves_only_if_its_engine_is_missing() -> None:
+def test_sequence_moves_only_if_its_engine_is_missing() -> None:
     homes = {key: home_of(f"sequence {key}", [0, 1, 2]) for key in range(3000)}
     assert all(800 < count < 1200 for count in Counter(homes.values()).values())
     assert homes == {key: home_of(f"sequence {key}", [0, 1, 2]) for key in range(3000)}
@@ -144,7 +144,7 @@ def test_a_trace_is_ended_in_its_engine(pool: Pooled, engines: list[Named]) -> N
 # --- the loss of an engine
 
 
-def test_the_loss_of_an_engine_concerns_only_its_requests(pool: Pooled, engines: list[Named]) -> None:
+def test_lost_engine_fails_only_its_requests(pool: Pooled, engines: list[Named]) -> None:
     front, those = pool
     for engine in engines:
         engine.respond = lambda request: None
@@ -253,7 +253,7 @@ def test_statistics_index_and_changes_are_those_of_one_server(real: EnginePool) 
     assert [entry.name for entry in real.repository_index(True)] == ["double"]
 
 
-def test_hold_is_used_in_its_engine(real: EnginePool) -> None:
+def test_held_version_is_used_in_its_engine(real: EnginePool) -> None:
     held = [real.hold_version("double") for _ in range(4)]
     assert len(set(held)) >= 2
     for number in held:

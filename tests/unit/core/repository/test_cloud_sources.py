@@ -64,7 +64,7 @@ def test_impossible_name_has_no_files(source: ObjectStoreSource, store: MemorySt
     assert store.listings == []
 
 
-def test_directory_lists_versions_that_were_not_fetched(source: ObjectStoreSource) -> None:
+def test_directory_lists_undownloaded_versions(source: ObjectStoreSource) -> None:
     directory = fetch(source, "simple", None).directory
     assert version_directories(directory) == [1, 2]
     assert detection_files(directory) == {"model.onnx"}
@@ -151,9 +151,7 @@ UNUSED = ("pytorch_model.bin", "model-00001-of-00002.safetensors", "onnx/model_q
 
 
 @pytest.mark.parametrize("more", [(), ("config.pbtxt",), ("model.py",)], ids=["as it is", "configured", "in Python"])
-def test_files_that_a_folder_of_the_hub_does_not_serve_with_are_not_downloaded(
-    tmp_path: Path, more: tuple[str, ...]
-) -> None:
+def test_unused_files_of_a_hub_folder_are_not_downloaded(tmp_path: Path, more: tuple[str, ...]) -> None:
     store = MemoryStore({f"hub/{name}": name.encode() for name in (*HUB, *UNUSED, *more)})
     found = on_disk(fetch(ObjectStoreSource(store, downloader(tmp_path)), "hub", 1))
     assert found == sorted((*HUB, *more, *(UNUSED if more else ())))

@@ -66,7 +66,7 @@ def test_blob_of_the_wrong_size_is_removed(tmp_path: Path) -> None:
     assert not blob.exists()
 
 
-def test_damaged_snapshot_is_replaced_and_an_intact_one_stays(tmp_path: Path) -> None:
+def test_only_damaged_snapshots_are_replaced(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     file = fill(cache, "m", b"graph", hold=True).path / "1" / "model.onnx"
     inode = file.parent.stat().st_ino
@@ -81,7 +81,7 @@ def test_damaged_snapshot_is_replaced_and_an_intact_one_stays(tmp_path: Path) ->
     assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == ["", ".lock"]
 
 
-def test_a_model_that_writes_to_its_files_changes_those_of_no_other_load(tmp_path: Path) -> None:
+def test_modified_model_files_do_not_affect_other_loads(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     files = [fill(cache, model, b"graph", hold=True).path / "1" / "model.onnx" for model in "ab"]
     assert files[0].samefile(files[1])
@@ -97,7 +97,7 @@ def test_a_model_that_writes_to_its_files_changes_those_of_no_other_load(tmp_pat
 
 
 @pytest.mark.parametrize("has_digest", [True, False])
-def test_a_file_that_was_touched_is_read_again_once(tmp_path: Path, has_digest: bool) -> None:
+def test_touched_file_is_verified_once(tmp_path: Path, has_digest: bool) -> None:
     cache = ModelCache(tmp_path)
     stored = MemoryStore({"m/1/model.onnx": b"graph"}).object("m/1/model.onnx")
     stored = stored if has_digest else replace(stored, digest="")
@@ -197,7 +197,7 @@ def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None
     assert str(tmp_path) in refused.value.message
 
 
-def test_what_cannot_fit_is_refused_before_anything_is_evicted(tmp_path: Path) -> None:
+def test_oversized_download_is_refused_before_evictions(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, 1000, free=lambda _: 100 - sum(sizes(cache)))
     fill(cache, "idle", b"i" * 20)
     fill(cache, "held", b"h" * 30, hold=True)
@@ -210,7 +210,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_evicted(tmp_path: Path) -
     assert sizes(cache) == [30, 70]
 
 
-def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+def test_removed_cache_folder_is_recreated(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path / "cache")
     fill(cache, "m", b"graph")
     shutil.rmtree(tmp_path / "cache")
@@ -229,7 +229,7 @@ def test_world_writable_folder_is_refused(tmp_path: Path) -> None:
     ModelCache(open_folder / "inside")
 
 
-def test_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_cache_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(RepositoryUnavailable, match="is not a directory"):
         ModelCache(tmp_path / "file")
@@ -265,7 +265,7 @@ def test_full_disk_failure_names_needed_and_free_bytes(tmp_path: Path, number: i
     assert failure.message.startswith(f"the model cache in {tmp_path} is full: the reason; 17 bytes are needed, ")
 
 
-def test_waiter_locks_the_new_file_after_a_removal(tmp_path: Path) -> None:
+def test_lock_is_taken_on_the_new_file_after_a_removal(tmp_path: Path) -> None:
     """A waiter must not end up with a lock on the removed file."""
     path = tmp_path / "a.lock"
     old = try_lock_exclusive(path)

@@ -184,7 +184,7 @@ def test_the_library_serves_signed_models_only(model: Path, keys: tuple[Path, Pa
         assert "has another config.pbtxt than was signed" in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_a_folder_of_one_model_is_checked_before_its_name_is_read(model: Path, keys: tuple[Path, Path]) -> None:
+def test_single_model_signature_is_checked_before_its_name_is_read(model: Path, keys: tuple[Path, Path]) -> None:
     options = SourceOptions(cache_directory=model, cache_bytes=0, signature_key=keys[1])
     assert list(SourceOpener(options).open(str(model), any_layout=True).scan()) == ["simple"]
     (model / "config.pbtxt").write_text('name: "other"')

@@ -20,7 +20,7 @@ from trident.core.repository.repository import ModelDirectory
 from trident.core.repository.sources import DEEPEST, MOST_FILES, LocalSource, Source, UsableNames
 
 
-def test_folders_of_other_programs_are_passed_over_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_folders_are_ignored_with_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "trident.repository")
     names = UsableNames("/models", lambda name: None)
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_files_stay_until_the_last_release(temporary: Path) -> None:
         ("a\0b", "a\0b"),
     ],
 )
-def test_path_that_leads_out_of_the_directory_is_refused(path: str, normal: str, temporary: Path) -> None:
+def test_path_outside_the_directory_is_refused(path: str, normal: str, temporary: Path) -> None:
     with pytest.raises(InvalidRequest) as caught:
         OverrideSource("m", {"1/model.onnx": b"", path: b"x"})
     assert caught.value.message == (
@@ -219,7 +219,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
     ("text", "name"),
     [("", "model"), ('name: "cat"', "cat"), ('name: "../cat"', "model"), ("name: 17 }", "model")],
 )
-def test_single_model_takes_the_name_of_its_configuration(tmp_path: Path, text: str, name: str) -> None:
+def test_single_model_is_named_by_its_configuration(tmp_path: Path, text: str, name: str) -> None:
     root = write(tmp_path / "root", {"config.pbtxt": text, "1/model.onnx": "graph", "2/model.onnx": "graph"})
     source = local(root)
     assert source.models() == [name]
@@ -230,7 +230,7 @@ def test_single_model_takes_the_name_of_its_configuration(tmp_path: Path, text: 
     assert (fetched.directory.name, fetched.directory.path) == (name, root)
 
 
-def test_bare_files_become_version_1_except_those_of_the_model(tmp_path: Path) -> None:
+def test_unversioned_files_become_version_1_except_model_wide_ones(tmp_path: Path) -> None:
     listed = {"model.onnx": "graph", "model.onnx.data": "weights", "labels.txt": "a", "golden/1.json": "{}"}
     root = write(tmp_path / "root", {**listed, "config.pbtxt": ""})
     source = local(root)

@@ -141,7 +141,7 @@ def test_a_value_that_the_model_could_not_have_answered_is_a_miss(
     [(b"$abc\r\n", 0), (b"$abc\r\n", 2), (b"*1\r\n" * 2000, 2), (b"HTTP/1.1 400 Bad Request\r\n\r\n", 0)],
     ids=range(4),
 )
-def test_another_service_at_the_address_is_bypassed_until_redis_is_there(
+def test_foreign_service_is_bypassed_until_redis_answers(
     nonsense: bytes, answers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis = RedisServer(tmp_path)
@@ -235,7 +235,7 @@ def test_restarted_redis_is_used_again(tmp_path: Path, caplog: pytest.LogCapture
         kept(cache, key)
 
 
-def test_a_connection_that_redis_has_closed_is_made_again(redis: RedisServer) -> None:
+def test_closed_redis_connection_is_reopened(redis: RedisServer) -> None:
     with cache_at(redis) as cache:
         key = key_of(cache, "closed")
         cache.put(key, response())
@@ -257,7 +257,7 @@ def test_full_redis_still_answers(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert caplog.text.count("stores no more answers") == 1
 
 
-def test_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_redis_over_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority(tmp_path)
     cert, key_file = authority.sign("redis")
     mine, my_key = authority.sign("client")
@@ -289,7 +289,7 @@ def breaker(clock: Clock) -> CircuitBreaker:
     return made
 
 
-def test_each_change_is_logged_once(breaker: CircuitBreaker, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_availability_change_is_logged_once(breaker: CircuitBreaker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "trident.cache"):
         for reason in ("refused", "refused", "timeout"):
             breaker.open(reason)
@@ -300,7 +300,7 @@ def test_each_change_is_logged_once(breaker: CircuitBreaker, caplog: pytest.LogC
     assert "refused" in caplog.text
 
 
-def test_the_pauses_grow_and_begin_anew_after_a_good_time(breaker: CircuitBreaker, clock: Clock) -> None:
+def test_pauses_grow_and_reset_after_a_success(breaker: CircuitBreaker, clock: Clock) -> None:
     breaker.open("refused")
     pauses = [breaker.next_pause_s() for _ in range(7)]
     assert pauses == [FIRST_PAUSE_S * factor for factor in (1, 2, 4, 8, 16)] + [LONGEST_PAUSE_S] * 2
@@ -347,7 +347,7 @@ def test_stored_response_is_read_unchanged() -> None:
     assert (answer.id, answer.parameters) == ("7", parameters)
 
 
-def test_every_damaged_byte_is_seen() -> None:
+def test_any_damaged_byte_is_detected() -> None:
     value = encode(NAME, framed_response())
     assert value is not None
     for at in range(len(value)):

@@ -42,7 +42,7 @@ def packed(*names: str) -> PackedInputs:
     ],
     ids=["binary", "packed", "packed in another order"],
 )
-def test_the_form_and_the_order_of_the_inputs_do_not_matter(inputs: Any) -> None:
+def test_key_ignores_form_and_order_of_inputs(inputs: Any) -> None:
     assert request_key(SCOPE, request(inputs)) == request_key(SCOPE, request())
 
 
@@ -130,7 +130,7 @@ def room_for(count: int) -> LocalCache:
     return LocalCache(probe.metrics().used)
 
 
-def test_the_first_response_of_a_key_is_found_by_it_only() -> None:
+def test_first_response_of_a_key_is_returned_for_that_key() -> None:
     cache, kept = LocalCache(1 << 20), response()
     cache.put(key(1), kept)
     assert cache.get(key(1)) is kept
@@ -153,7 +153,7 @@ def test_least_recently_used_response_is_evicted() -> None:
     assert (cache.metrics().entries, cache.metrics().evictions) == (3, 1)
 
 
-def test_a_response_larger_than_the_cache_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+def test_response_larger_than_the_cache_is_not_stored(caplog: pytest.LogCaptureFixture) -> None:
     cache = LocalCache(10_000)
     cache.put(key(1), response())
     with caplog.at_level(logging.WARNING, "trident.cache"):
@@ -170,7 +170,7 @@ def test_a_response_larger_than_the_cache_is_not_kept(caplog: pytest.LogCaptureF
     assert (cache.get(key(1)) is None, cache.get(key(2)), cache.metrics().evictions) == (False, None, 0)
 
 
-def test_a_response_that_fits_alone_is_kept_after_many_small_ones() -> None:
+def test_large_response_evicts_many_small_ones() -> None:
     alone = LocalCache(1 << 20)
     alone.put(key(0), response(200_000))
     cache = LocalCache(alone.metrics().used)

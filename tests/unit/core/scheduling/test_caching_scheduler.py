@@ -192,7 +192,7 @@ def test_an_empty_final_response_does_not_hide_the_one_before(bench: Bench) -> N
     assert bench.value("b") == 10
 
 
-def test_more_responses_than_one_are_not_kept(bench: Bench) -> None:
+def test_several_responses_are_not_cached(bench: Bench) -> None:
     bench.submit("a", 1)
     (pending,) = bench.executor.submitted
     pending.on_response(InferenceResponse("m", 1, [], id="a", final=False))
@@ -211,7 +211,7 @@ def test_the_key_of_a_large_request_is_made_on_another_thread(bench: Bench) -> N
     assert (bench.value("a"), bench.value("b")) == (10, 10)
 
 
-def test_answers_that_are_found_wait_for_those_of_earlier_requests(bench: Bench) -> None:
+def test_cached_responses_wait_for_earlier_requests(bench: Bench) -> None:
     bench.spec = replace(bench.spec, batching=BatchingSpec(preferred_batch_sizes=(1,), preserve_ordering=True))
     bench.scheduler = bench.open()
     assert bench.scheduler.answers_at_once is None
@@ -229,7 +229,7 @@ def test_answers_that_are_found_wait_for_those_of_earlier_requests(bench: Bench)
     assert [bench.value(id) for id in "abcde"] == [10, 20, 10, 30, 10]
 
 
-def test_a_stopped_scheduler_answers_nothing_from_the_cache(bench: Bench) -> None:
+def test_stopped_scheduler_does_not_answer_from_the_cache(bench: Bench) -> None:
     bench.submit("a", 1)
     bench.executor.answer(10)
     assert bench.scheduler.answers_at_once is not None
@@ -323,7 +323,7 @@ def test_remote_cache_miss_is_executed_once_and_cached(asking: Bench, elsewhere:
     assert (counted.cache_hit_count, counted.cache_miss_count) == (1, 1)
 
 
-def test_refusal_after_a_lookup_leaves_no_flight(asking: Bench, elsewhere: ElsewhereCache) -> None:
+def test_refusal_after_a_lookup_ends_the_shared_execution(asking: Bench, elsewhere: ElsewhereCache) -> None:
     for id in "ab":
         asking.submit(id, 1)
     asking.executor.refusal = QueueFull("full", model="m")

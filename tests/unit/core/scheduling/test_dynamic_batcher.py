@@ -70,7 +70,7 @@ def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeB
     assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._pool.limits.max_batch_size)
 
 
-def test_cancelled_request_frees_its_place_in_a_limited_queue(make_bench: MakeBench) -> None:
+def test_cancelled_request_frees_its_slot_in_a_limited_queue(make_bench: MakeBench) -> None:
     """While the instance executes, and while a batch waits for its delay."""
     bench = make_bench(batching(8, delay_ns=LONG_NS, policy=QueuePolicy(max_queue_size=2)))
     gone, other = bench.submit("gone", "other")

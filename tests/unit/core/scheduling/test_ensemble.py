@@ -116,7 +116,7 @@ def test_a_request_that_its_client_cancelled_is_counted_as_cancelled() -> None:
     assert bench.counted.failures(FailureReason.OTHER) == 0
 
 
-def test_a_step_that_answers_at_once_needs_no_flush() -> None:
+def test_immediate_answer_of_a_step_needs_no_flush() -> None:
     bench = Bench("i", "o", *CHAIN)
 
     def answer(step: Step) -> None:
@@ -142,7 +142,7 @@ class Raced(deque[Any]):
         raise IndexError
 
 
-def test_calls_are_made_though_another_thread_takes_the_last_step() -> None:
+def test_deferred_calls_are_made_even_if_another_thread_runs_the_last_step() -> None:
     """A step that is executed by the thread that submits it asks for that by a call."""
     bench = Bench("i", "o", *CHAIN)
     calls: list[str] = []
@@ -170,7 +170,7 @@ def test_a_step_with_one_response_must_not_have_two() -> None:
     assert failure(bench).message == "in ensemble 'e', expected a single response, got 2"
 
 
-def test_what_is_optional_or_left_out_is_left_out_after_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_omitted_optional_tensors_are_omitted_in_later_steps(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "trident")
     bench = Bench("i", "op", "a(X=i:Y=t,Z=p)", "b(X=t,Z=i:Y=o)")
     bench.submit(i=1)
@@ -228,7 +228,7 @@ def test_stopped_scheduler_finishes_open_requests() -> None:
     assert bench.outputs == {"o": [3]}
 
 
-def test_requests_of_models_are_accepted_until_the_end() -> None:
+def test_nested_requests_are_accepted_until_the_end() -> None:
     outer = Bench("i", "o", "a(X=i:Y=o)")
     inner = Bench("i", "o", "b(X=i:Y=o)")
     inner.scheduler.stop(accept_nested=True)
@@ -278,7 +278,7 @@ def values(bench: Bench) -> list[int | str]:
 
 
 @pytest.mark.parametrize(("preserves_order", "expected"), [(True, [11, 12, 13]), (False, [12, 13, 11])])
-def test_responses_leave_in_the_order_of_the_step_that_sent_them(preserves_order: bool, expected: list[int]) -> None:
+def test_responses_keep_the_order_of_the_sending_step(preserves_order: bool, expected: list[int]) -> None:
     bench = Bench("i", "o", *CHAIN, decoupled="a", preserves_order=preserves_order)
     bench.submit(i=1)
     for value in (1, 2, 3):

@@ -107,7 +107,7 @@ def alone(bench: Bench, id: str, deferred: Deferred) -> LoneRequest:
     return LoneRequest(made.request, made.on_response, defer=deferred.add)
 
 
-def test_a_request_that_is_alone_runs_in_submit_and_then_those_that_came_meanwhile(bench: Bench) -> None:
+def test_lone_request_runs_in_submit_followed_by_new_arrivals(bench: Bench) -> None:
     threads, execute = noted_threads(bench), bench.backend.execute
 
     def meanwhile(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
@@ -128,7 +128,9 @@ def test_a_request_that_is_alone_runs_in_submit_and_then_those_that_came_meanwhi
 
 
 @pytest.mark.parametrize("why", ["others are queued", "it has a preferred size", "it was cancelled", "a batch waits"])
-def test_a_request_that_is_alone_is_queued_like_others_where(make_bench: MakeBench, now: list[int], why: str) -> None:
+def test_lone_request_is_queued_if_inline_execution_is_not_allowed(
+    make_bench: MakeBench, now: list[int], why: str
+) -> None:
     bench = resting_bench(make_bench, now, delay_ns=LONG_NS if why == "a batch waits" else 0)
     deferred = Deferred()
     pending = alone(bench, "a", deferred)

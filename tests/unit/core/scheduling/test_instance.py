@@ -146,7 +146,7 @@ def test_every_request_is_answered_if_the_backend_forgets_one() -> None:
     assert bench.outcomes() == dict.fromkeys("ab", "the backend gave 0 outcomes for 1 requests")
 
 
-def test_a_poisoned_instance_is_reported_once_and_not_retried() -> None:
+def test_poisoned_instance_is_reported_once_and_not_retried() -> None:
     bench = Bench(EchoInstance(poison=True))
     bench.execute("axb")
     assert bench.backend.batches == ["axb"]
@@ -179,7 +179,7 @@ def test_run_once_waits_for_requests_that_are_answered_later() -> None:
     assert [tensors[0].array[0] for tensors in outputs] == [b"outcome", b"first"]
 
 
-def test_the_padding_of_an_execution_is_counted_and_that_of_a_warmup_is_not(tmp_path: Path) -> None:
+def test_padding_is_counted_except_in_warmup(tmp_path: Path) -> None:
     statistics = ModelStatistics()
     with serving(identity(), bucket_text(BATCH_BUCKETS="4,8"), tmp_path) as model:
         request = model.request({"INPUT0": np.ones((3, 2), np.float32)})
@@ -202,7 +202,7 @@ def short_batch(items: int = 1) -> list[PendingRequest]:
     return [PendingRequest(InferenceRequest("m", [tensor]), ignore)]
 
 
-def test_inline_executions_that_compute_long_pause_inline_execution() -> None:
+def test_long_inline_executions_pause_inline_execution() -> None:
     runs = ShortExecutions(short_spec((3, 4)))
     for _ in range(16):
         runs.note(short_batch(), 100_000, inline=False)

@@ -24,7 +24,7 @@ def window_with(latencies: list[int]) -> Window:
 
 
 @pytest.mark.parametrize("scale", [1, 50, 1000, 10**6, 10**10])
-def test_a_percentile_is_at_most_a_32nd_too_much(scale: int) -> None:
+def test_percentile_error_is_at_most_one_32nd(scale: int) -> None:
     source = random.Random(scale)
     latencies = [source.randrange(1, 100 * scale) for _ in range(1000)]
     window = window_with(latencies)
@@ -54,7 +54,7 @@ def controller() -> BatchController:
     return BatchController(20 * MS, 64)
 
 
-def test_no_delay_helps_if_the_items_alone_take_all_the_time(controller: BatchController) -> None:
+def test_delay_is_zero_if_the_items_alone_use_all_capacity(controller: BatchController) -> None:
     for _ in range(10):
         setting = controller.update(window_of([1, 3] * 200, fixed_ms=0.3, item_ms=1), 1)
     assert setting.delay_ns == 0
@@ -72,14 +72,14 @@ def test_useless_delay_is_retried_less_and_less_often(controller: BatchControlle
     assert sum(waits) < 10
 
 
-def test_the_size_fits_twice_into_the_budget_saves_work_and_keeps_up(controller: BatchController) -> None:
+def test_batch_size_fits_the_budget_twice_and_keeps_up(controller: BatchController) -> None:
     setting = controller.update(window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5), 1)
     assert setting.max_size == 12  # half of 0.8 * 20 ms
     setting = BatchController(1000 * MS, 64).update(window_of([1, 3] * 20, fixed_ms=0.2, item_ms=1), 1)
     assert setting.max_size == 13  # 64 times the fixed cost
 
 
-def test_a_queue_that_has_grown_is_worked_off_with_the_size_that_saves_most(controller: BatchController) -> None:
+def test_grown_queue_is_drained_with_the_most_efficient_size(controller: BatchController) -> None:
     def size(latency_ms: float) -> int:
         return controller.update(window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5, latency_ms=latency_ms), 1).max_size
 

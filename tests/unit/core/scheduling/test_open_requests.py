@@ -58,7 +58,9 @@ def test_removing_an_instance_waits_for_its_final_responses(make_later: MakeLate
     assert removed.is_set()
 
 
-def test_nothing_arrives_after_the_final_response(make_later: MakeLaterBench, caplog: pytest.LogCaptureFixture) -> None:
+def test_responses_after_the_final_one_are_dropped(
+    make_later: MakeLaterBench, caplog: pytest.LogCaptureFixture
+) -> None:
     def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
         sender.send(text("only"), final=True)
         sender.send(text("late"))
@@ -77,7 +79,7 @@ def test_nothing_arrives_after_the_final_response(make_later: MakeLaterBench, ca
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_only_a_client_makes_an_error_of_the_model_a_cancellation(
+def test_cancelled_error_counts_as_cancellation_only_if_a_client_cancelled(
     make_later: MakeLaterBench, is_cancelled: bool
 ) -> None:
     bench = make_later()
@@ -111,7 +113,9 @@ def test_a_cancelled_request_gets_only_its_final_response(make_later: MakeLaterB
 
 
 @pytest.mark.parametrize("window", [WindowLimits(responses=2), WindowLimits(nbytes=4)])
-def test_a_window_is_full_until_responses_are_taken(make_later: MakeLaterBench, window: WindowLimits) -> None:
+def test_response_window_is_full_until_responses_are_acknowledged(
+    make_later: MakeLaterBench, window: WindowLimits
+) -> None:
     bench = make_later(window=window)
     request = bench.submit("a")
     sender = bench.backend.sender("a")

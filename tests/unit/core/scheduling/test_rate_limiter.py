@@ -133,7 +133,7 @@ def test_implied_limits_change_with_the_instances() -> None:
     assert small[2].state is HELD
 
 
-def test_an_instance_that_is_refused_changes_nothing() -> None:
+def test_refused_instance_changes_no_limits() -> None:
     limiter = RateLimiter([ResourceLimit("r", 1)])
     entered(limiter, "a", limit(r=1))
     before = limiter.metrics()

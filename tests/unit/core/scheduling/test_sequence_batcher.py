@@ -60,7 +60,7 @@ def test_a_correlation_id_that_the_control_cannot_hold_is_refused() -> None:
         controls.check(request)
 
 
-def test_a_running_request_is_not_idleness(make_bench: MakeBench) -> None:
+def test_sequence_with_a_running_request_is_not_idle(make_bench: MakeBench) -> None:
     bench = make_bench("max_sequence_idle_microseconds: 10000 oldest { max_candidate_sequences: 2 }")
     bench.backend.gate.clear()
     bench.scheduler.start()
@@ -206,7 +206,7 @@ def test_added_instance_serves_the_backlog_and_removed_one_finishes_its_sequence
         bench.scheduler.remove(other)
 
 
-def test_an_instance_that_lost_its_states_ends_its_sequences(make_bench: MakeBench) -> None:
+def test_instance_without_its_states_ends_its_sequences(make_bench: MakeBench) -> None:
     bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }", count=2)
     for backend in bench.backends:
         backend.gate.clear()
@@ -238,7 +238,7 @@ def begun(bench: Bench, *sequences: int) -> None:
     bench.backend.given.clear()
 
 
-def test_the_states_of_null_requests_are_zeros_and_are_not_kept(make_bench: MakeBench) -> None:
+def test_states_of_null_requests_are_zeros_and_not_stored(make_bench: MakeBench) -> None:
     bench = make_bench(DIRECT + SUM)
     bench.scheduler.start()
     begun(bench, 1, 2)
@@ -446,7 +446,7 @@ def test_a_cancelled_request_is_not_executed_again(bench: Bench, model: Counting
     assert bench.statistics.snapshot(0).request_failures[FailureReason.CANCELED] == 1
 
 
-def test_the_sender_of_an_iteration_that_is_over_says_nothing(bench: Bench, model: Counting) -> None:
+def test_sender_of_an_ended_iteration_sends_nothing(bench: Bench, model: Counting) -> None:
     model.keeps = True
     model.step()
     submit(bench, "a", 2)
@@ -489,7 +489,7 @@ def values(inputs: Inputs) -> dict[str, list[list[float]]]:
     return {tensor.name: tensor.array.tolist() for tensor in inputs}
 
 
-def test_the_states_after_a_response_are_the_same_in_both_forms() -> None:
+def test_states_are_read_from_packed_and_single_outputs() -> None:
     _, states, _ = made()
     arrays = {"OUT": X, "SUM": np.array([[7]], np.int32), "N": np.array([[9]], np.int8)}
     tensors = [OutputTensor(name, "INT8" if name == "N" else "INT32", (1, 1), array) for name, array in arrays.items()]

@@ -75,9 +75,7 @@ def test_large_tensors_are_used_in_place(key: str, map_from: int, seen: bytes) -
 
 
 @pytest.mark.parametrize("was_looked_at", [False, True])
-def test_an_input_is_copied_from_the_region_unless_it_was_looked_at(
-    regions: Regions, key: str, was_looked_at: bool
-) -> None:
+def test_input_is_copied_from_the_region_once(regions: Regions, key: str, was_looked_at: bool) -> None:
     given = RegionInput("IN", "UINT8", (2, 2), RegionReference("r", 3, 4))
     attached(regions, RegionRequest.of(InferenceRequest("m", [given]), {}))
     path_of(key).write_bytes(b"abcdefgh" + bytes(56))

@@ -113,7 +113,7 @@ def test_slashes_before_a_key_do_not_matter(key: str) -> None:
         assert open_object(key.format(found.lstrip("/"))).size == 8
 
 
-def test_a_shrunken_object_is_an_error_and_does_not_grow_again() -> None:
+def test_shrunken_object_is_an_error_and_is_not_enlarged() -> None:
     with shared_memory_object(100) as key:
         memory = open_object(key)
         os.truncate(path_of(key), 10)

@@ -49,7 +49,7 @@ def on_another_thread(call: Callable[[], object]) -> None:
 
 
 @hub_test
-def test_no_call_of_other_threads_is_lost_and_each_thread_keeps_its_order(hub: Any) -> None:
+def test_calls_of_other_threads_are_all_made_in_order_per_thread(hub: Any) -> None:
     made: list[tuple[int, int]] = []
 
     def put(thread: int) -> None:
@@ -68,7 +68,7 @@ def test_no_call_of_other_threads_is_lost_and_each_thread_keeps_its_order(hub: A
 
 
 @hub_test
-def test_a_call_that_raises_costs_none_of_the_others(hub: Any) -> None:
+def test_call_that_raises_does_not_prevent_others(hub: Any) -> None:
     made: list[int] = []
 
     def fail() -> None:
@@ -82,7 +82,7 @@ def test_a_call_that_raises_costs_none_of_the_others(hub: Any) -> None:
 
 
 @hub_test
-def test_sockets_are_served_between_calls_that_put_others_for_ever(hub: Any) -> None:
+def test_sockets_are_served_between_endlessly_added_calls(hub: Any) -> None:
     made = 0
 
     def again() -> None:
@@ -193,7 +193,7 @@ class Call:
 
 
 @hub_test
-def test_one_that_raises_stops_neither_those_of_its_moment_nor_later_ones(hub: Any) -> None:
+def test_deadline_that_raises_does_not_stop_others(hub: Any) -> None:
     ended: list[str] = []
     deadlines = Deadlines(hub)
 
@@ -241,7 +241,7 @@ def test_ended_calls_leave_no_deadlines(hub: Any) -> None:
 
 
 @hub_test
-def test_one_that_expires_may_remove_another_and_add_a_new_one(hub: Any) -> None:
+def test_expiring_deadline_may_remove_and_add_others(hub: Any) -> None:
     ended: list[str] = []
     deadlines = Deadlines(hub)
     other = Call(ended, "other")
@@ -262,7 +262,7 @@ def test_one_that_expires_may_remove_another_and_add_a_new_one(hub: Any) -> None
 
 
 @hub_test
-def test_a_deadline_is_near_in_its_last_moment(hub: Any) -> None:
+def test_deadline_is_near_just_before_it_expires(hub: Any) -> None:
     deadlines = Deadlines(hub)
     assert deadlines.is_near(deadlines.add(0.0, Call([], "now")))
     assert not deadlines.is_near(deadlines.add(60.0, Call([], "later")))

@@ -48,7 +48,7 @@ def test_requests_that_end_after_the_run_are_in_the_percentiles_and_not_in_the_r
     assert Level.read(asdict(found)) == found
 
 
-def test_the_knee_has_the_most_requests_for_their_latency() -> None:
+def test_knee_has_the_best_ratio_of_rate_to_latency() -> None:
     # Batching helps up to 16; from there on more clients only wait longer.
     levels = [level(1, 8_800, 0.11), level(16, 40_000, 0.32), level(64, 50_000, 1.13)]
 

@@ -156,7 +156,7 @@ class Queue(Bench):
         return level(concurrency, 1e3 * concurrency / latency_ms, latency_ms)
 
 
-def test_ways_are_raced_at_the_load_with_which_each_keeps_the_target(tmp_path: Path) -> None:
+def test_candidates_are_compared_at_the_load_at_which_each_meets_the_target(tmp_path: Path) -> None:
     bench = Queue("m", tmp_path, config(), Objective(target_ms=20), lambda _: [], Encoding(), lambda _: None)
     other = Candidate(instances=2)
     bench.rates = {AS_IT_IS: 700, other: 1500}
@@ -197,11 +197,11 @@ def test_a_sweep_also_looks_below_the_load_that_it_begins_with(tmp_path: Path) -
     assert swept.fastest.concurrency == 32
 
 
-def test_memory_that_was_not_read_is_not_printed_as_none() -> None:
+def test_unmeasured_memory_is_printed_as_not_read() -> None:
     assert [memory_text(Trial(AS_IT_IS, memory_mb=size)) for size in (104.6, 0.0)] == ["105", "not read"]
 
 
-def test_less_memory_need_not_be_faster(tmp_path: Path) -> None:
+def test_configuration_with_less_memory_need_not_be_faster(tmp_path: Path) -> None:
     objective = Objective(target_ms=10, memory_mb=500)
     bench = Bench("m", tmp_path, config(), objective, lambda _: [], Encoding(), lambda _: None)
     for candidate, rate, memory_mb in ((AS_IT_IS, 100, 900), (Candidate(instances=1), 50, 400)):

@@ -354,7 +354,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 
 @pytest.mark.parametrize(("write", "said"), SOURCES.values(), ids=SOURCES)
-def test_no_code_of_an_author_runs_without_trust(
+def test_foreign_code_does_not_run_without_trust(
     write: Callable[[Path], Path],
     said: str,
     tmp_path: Path,
@@ -375,7 +375,7 @@ def test_no_code_of_an_author_runs_without_trust(
 
 
 @pytest.mark.parametrize("write", [write for write, _ in SOURCES.values()], ids=SOURCES)
-def test_no_code_of_an_author_runs_where_a_file_is_served(
+def test_foreign_code_does_not_run_when_a_file_is_served(
     write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`trident serve FILE` imports so; a folder of Triton is linked, and its server runs it."""
@@ -392,7 +392,7 @@ def test_trusted_code_of_a_triton_model_runs(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "marker").exists()
 
 
-def test_a_name_of_a_source_is_no_configuration(tmp_path: Path) -> None:
+def test_name_in_a_source_cannot_inject_configuration(tmp_path: Path) -> None:
     """The key of an argument of a package, which names an input."""
     name = 'x" dims: [ 1 ] }\nparameters { key: "EXECUTION_ENV_PATH" value { string_value: "/evil" } }\ninput { name: "'
     leaf = {"type": None, "context": None, "children_spec": []}
@@ -415,7 +415,7 @@ def test_a_name_of_a_source_is_no_configuration(tmp_path: Path) -> None:
     assert not config.parameters
 
 
-def test_a_package_of_torch_reads_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_package_with_a_pickle_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.export.load reads a file that is not a pickle of tensors only a second time, as any pickle."""
     torch = needed.package("torch")
     monkeypatch.setenv("MARKER", str(tmp_path / "marker"))

@@ -141,7 +141,7 @@ def run(source: Path, *options: str) -> int:
         (ir, "a model of OpenVINO", "1/model.bin"),
     ],
 )
-def test_a_source_becomes_a_model_that_answers_as_it_does(
+def test_imported_model_answers_like_its_source(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Path], what: str, file: str
 ) -> None:
     source = tmp_path / "source"
@@ -256,7 +256,7 @@ def test_a_repository_is_imported_model_by_model(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(("first", "config"), [("n", "max_batch_size: 64"), (1, "")])
-def test_a_model_that_is_not_run_gets_the_configuration_of_one_that_is(
+def test_no_run_gives_the_same_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], first: str | int, config: str
 ) -> None:
     source = write_onnx(tmp_path / "net.onnx", first=first)
@@ -299,7 +299,7 @@ def test_a_pickle_is_read_only_if_it_is_trusted(tmp_path: Path, capsys: pytest.C
         (lambda at: None, "has nothing, and no known model", "these are recognised"),
     ],
 )
-def test_missing_model_or_wrong_duration_is_reported(
+def test_invalid_source_is_reported_with_a_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], Any], message: str, hint: str
 ) -> None:
     source = tmp_path / "source"
@@ -393,7 +393,7 @@ def test_trees_of_xgboost_answer_as_its_classes_predict(
 
 
 @pytest.mark.slow
-def test_what_is_not_trees_is_asked_of_its_library(tmp_path: Path) -> None:
+def test_boosters_without_trees_run_in_their_library(tmp_path: Path) -> None:
     """By a Python model; here in the environment of the tests."""
     settings = {"booster": "gblinear", "objective": "binary:logistic"}
     linear = xgboost.train(settings, xgboost.DMatrix(TABLE, label=CLASSES > 1), 3)
@@ -436,7 +436,7 @@ def test_wide_trees_take_no_memory_for_each_feature(tmp_path: Path) -> None:
     assert plan.decisions().known == {"input__0": []}
 
 
-def test_names_of_a_source_do_not_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_a_source_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_onnx(tmp_path / "net.onnx")
     model = onnx.load(source)
     model.graph.output[0].name = model.graph.node[0].output[0] = "y\x1b[2J"
@@ -460,13 +460,13 @@ class Narrow:
         return table[:, 0]
 
 
-def test_an_estimator_of_fp32_is_asked_in_fp32(tmp_path: Path) -> None:
+def test_fp32_estimator_gets_fp32_inputs(tmp_path: Path) -> None:
     (tmp_path / "narrow.pkl").write_bytes(pickle.dumps(Narrow()))
     made = from_pickle(str(tmp_path / "narrow.pkl"), str(tmp_path), {"inputs": []})
     assert made["outputs"] == [["label", "FP32", []]]
 
 
-def test_missing_numbers_go_where_the_trees_of_an_estimator_send_them() -> None:
+def test_missing_values_follow_the_estimators_trees() -> None:
     """Two trees of one shape: a node and its leaves."""
 
     def fitted(goes_left: int) -> Any:
@@ -484,14 +484,14 @@ def test_missing_numbers_go_where_the_trees_of_an_estimator_send_them() -> None:
     assert list(sent) == [0, 0, 0, 1, 0, 0]
 
 
-def test_labels_are_the_same_or_not_however_large() -> None:
+def test_large_labels_are_compared_exactly() -> None:
     with pytest.raises(Differs):
         compare({"label": np.array([100_001])}, {"label": np.array([100_002])}, 1e-3)
     assert compare({"label": np.array([100_001])}, {"label": np.array([100_001.0])}, 1e-3) == ((0.0, "label[0]"), set())
 
 
 @pytest.mark.slow
-def test_the_skeleton_serves_as_it_stands(tmp_path: Path) -> None:
+def test_skeleton_serves_unchanged(tmp_path: Path) -> None:
     assert main(["init", "ratio", f"--repository={tmp_path}"]) == 0
     assert main(["validate", str(tmp_path)]) == 0
     assert main(["init", "ratio", f"--repository={tmp_path}"]) == 1

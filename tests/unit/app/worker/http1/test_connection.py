@@ -325,9 +325,7 @@ def test_refusals_reach_the_access_log(
     assert logged(access_lines) == [expected]
 
 
-def test_requests_are_logged_as_they_arrive_while_the_verbose_level_shows_it(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_are_logged_on_arrival_at_the_verbose_level(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "trident.http")
     for verbose in (0, 1, 0):
         SWITCHES.set(verbose=verbose)

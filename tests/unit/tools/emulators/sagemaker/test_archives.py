@@ -110,7 +110,7 @@ def test_folders_files_and_inner_links_are_unpacked_read_only(tmp_path: Path, ta
         ([file("a\nb/../../c")], r"a\nb/../../c"),
     ],
 )
-def test_members_that_leave_the_folder_are_refused(
+def test_archive_members_outside_the_folder_are_refused(
     tmp_path: Path, target: Path, members: list[Write], text: str
 ) -> None:
     with pytest.raises(ConfigInvalid) as refusal:
@@ -127,7 +127,7 @@ def test_members_that_leave_the_folder_are_refused(
         [symlink("b", "s/.."), symlink("s", "."), file("b/beside")],
     ],
 )
-def test_links_that_lead_out_together_lead_nowhere(tmp_path: Path, target: Path, members: list[Write]) -> None:
+def test_chained_links_do_not_escape_the_folder(tmp_path: Path, target: Path, members: list[Write]) -> None:
     """They are refused, or, by newer Pythons, shortened to what each says by itself."""
     try:
         unpack(archived(tmp_path, *members), target, PLENTY)
@@ -250,9 +250,7 @@ def test_a_prefix_without_archives_is_refused(tmp_path: Path) -> None:
     assert refused({"notes.txt": b""}).message == "there is no .tar.gz archive in memory://bucket/archvies"
 
 
-def test_a_failed_fetch_is_the_callers_error_and_one_after_the_end_that_of_the_endpoint(
-    tmp_path: Path, store: MemoryStore
-) -> None:
+def test_failed_fetch_is_a_callers_error_until_the_endpoint_ends(tmp_path: Path, store: MemoryStore) -> None:
     archives = CloudArchives(MemoryOpener(tmp_path, store), "s3://bucket/archives", threading.Event())
     store.listing_faults.append(RepositoryUnavailable("no access"))
     with pytest.raises(ApiError, match="Failed to download model data: no access"), archives.archive("a.tar.gz"):
@@ -282,7 +280,7 @@ def archives(folder: Path, tmp_path: Path) -> ModelArchives:
     ("key", "text"),
     [("b.tar.gz", "there is no archive 'b.tar.gz' in the folder of this"), ("text.tar.gz", "Failed to unpack model")],
 )
-def test_failed_put_leaves_nothing(archives: ModelArchives, tmp_path: Path, key: str, text: str) -> None:
+def test_failed_download_leaves_no_files(archives: ModelArchives, tmp_path: Path, key: str, text: str) -> None:
     with pytest.raises(ApiError, match=text):
         archives.put(key)
     assert os.listdir(tmp_path / "models") == []
@@ -308,7 +306,7 @@ def test_closing_stops_an_unpacking_and_removes_its_files(
     assert os.listdir(tmp_path / "models") == []
 
 
-def test_a_folder_of_archives_without_multi_model_is_told_the_option(tmp_path: Path) -> None:
+def test_folder_of_archives_without_multi_model_hints_at_the_option(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.tar.gz").touch()
     emulator = Emulator(EmulatorOptions(model=str(tmp_path), command=(), environment={}), io.StringIO())

@@ -157,7 +157,7 @@ def test_a_model_in_use_is_not_evicted(bench: Bench, shelf: Shelf) -> None:
     assert shelf.loaded == names("a", "d")
 
 
-def test_an_eviction_by_a_user_of_a_model_does_not_wait(bench: Bench) -> None:
+def test_eviction_by_a_request_in_flight_does_not_wait(bench: Bench) -> None:
     with bench.models.use("a"), bench.models.use("b"):
         assert not bench.models.evict_for("a")
 

@@ -222,7 +222,7 @@ def test_the_wait_ends_when_the_container_ends() -> None:
     assert list(probed.report.breaches) == ["the container ended by itself, with status 3"]
 
 
-def test_a_container_that_is_not_ready_in_time_is_given_up() -> None:
+def test_container_that_is_not_ready_in_time_is_stopped() -> None:
     probed = Probed(lambda call: Answer(503, b"busy"), SageMakerLimits(startup_s=0.0))
     assert not probed.is_ready()
     assert list(probed.report.breaches) == [
