@@ -36,7 +36,7 @@ from trident.core.http.errors import (
 )
 from trident.core.http.front_end import HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
-from trident.core.http.text_routes import flag, openai_error_object, read_object, ready_models
+from trident.core.http.text_routes import flag, openai_error_object, read_object, served_models
 from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
@@ -277,7 +277,7 @@ def model_that_generates(front_end: HttpFrontEnd, name: object) -> ServedModel:
     """
     if isinstance(name, str) and name not in ("", _NO_NAME):
         return front_end.engine.model(name)
-    ready = {each: front_end.engine.model(each) for each in ready_models(front_end)}
+    ready = {each.spec.name: each for each in served_models(front_end)}
     if name == _NO_NAME and name in ready:
         return ready[name]
     able = [each for each in ready.values() if generates(each.spec)]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -45,7 +44,7 @@ from trident.core.http.dataplane import add_load, complete, off_hub
 from trident.core.http.errors import DOCUMENTED, NO_CONSOLE, RouteNotFound, error_document, event, log_error
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
-from trident.core.http.text_routes import flag, pipeline_at_the_root, read_object, ready_models
+from trident.core.http.text_routes import flag, pipeline_at_the_root, read_object, served_models
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
@@ -347,10 +346,7 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     if isinstance(name, str) and name:
         model = front_end.engine.model(name)
     else:
-        ready = []
-        for each in ready_models(front_end):
-            with suppress(ServerError):  # unloaded meanwhile
-                ready.append(front_end.engine.model(each))
+        ready = served_models(front_end)
         able = [each for each in ready if generates(each.spec)]
         model = model_that_generates(front_end, None) if able and len(able) == len(ready) else None
     if model is not None and generates(model.spec):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -701,6 +702,15 @@ def ready_models(front_end: HttpFrontEnd) -> list[str]:
     return sorted({entry.name for entry in index})
 
 
+def served_models(front_end: HttpFrontEnd) -> list[ServedModel]:
+    """The models that are ready, in the order of their names, but for those that are unloaded meanwhile."""
+    found: list[ServedModel] = []
+    for name in ready_models(front_end):
+        with suppress(ServerError):
+            found.append(front_end.engine.model(name))
+    return found
+
+
 def _model_object(name: str, *, is_ready: bool) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "trident", "name": name, "ready": is_ready}
 
@@ -713,11 +723,7 @@ def _model_with(front_end: HttpFrontEnd, name: str, output: str) -> ServedModel:
             raise InvalidRequest(f"model '{name}' has no output '{output}', which this route needs")
         return model
     found: list[ServedModel] = []
-    for ready in ready_models(front_end):
-        try:
-            model = front_end.engine.model(ready)
-        except ServerError:  # unloaded meanwhile
-            continue
+    for model in served_models(front_end):
         takes_texts = TEXT in model.spec.inputs or model.spec.backend == TEXT_BACKEND
         if takes_texts and (output in model.spec.outputs or not output):
             found.append(model)

@@ -151,6 +151,19 @@ def test_a_change_without_a_body_is_no_json_as_in_triton(memory_client: Client, 
     assert answer.get_json()["error"].startswith("failed to parse the request JSON buffer: ")
 
 
+# --- models that a request does not name
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/embed"])
+def test_a_model_that_is_unloaded_while_one_is_looked_for_is_passed_over(
+    client: Client, engine: FakeEngine, path: str
+) -> None:
+    engine.versions.clear()  # the index has it still
+    answer = client.post(path, json={"messages": [], "inputs": "a"})
+    assert answer.status_code == 400
+    assert "unknown model" not in answer.get_data(as_text=True)
+
+
 # --- shared memory
 
 
