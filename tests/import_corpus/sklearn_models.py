@@ -437,6 +437,12 @@ CASES: dict[str, Writer] = {
         preprocessing.OneHotEncoder(handle_unknown="ignore"), ["color", "size"], as_array=True, needs_label=False
     ),
     "OrdinalEncoder": of_columns(preprocessing.OrdinalEncoder(), ["color", "size"], needs_label=False),
+    "OrdinalEncoder of missing": fitted(
+        preprocessing.OrdinalEncoder(encoded_missing_value=-7, handle_unknown="use_encoded_value", unknown_value=-1),
+        "none",
+        missing=0.2,
+    ),
+    "passed through": fitted(pipeline.Pipeline([("a", "passthrough"), ("b", _LINEAR.Ridge())]), "number"),
     "OrdinalEncoder of unseen": of_columns(
         preprocessing.OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
         ["color"],

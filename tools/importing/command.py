@@ -101,7 +101,8 @@ def import_model(arguments: Sequence[str]) -> int:
         backends = BackendRegistry({"": {}, "python": {CACHE_DIRECTORY: environments}}, gpu_ids=gpu_ids())
         status = 0
         for plan in plans:
-            name = _FITS.sub("_", values[_NAME.flag] or plan.name or source.stem)
+            # A server passes over names that begin with a dot.
+            name = _FITS.sub("_", values[_NAME.flag] or plan.name or source.stem).lstrip(".") or "model"
             status |= _import(plan, name, repository / name, options, backends, values)
         return status
 

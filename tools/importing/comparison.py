@@ -196,6 +196,17 @@ def _groups(sample: SampleRequest, plan: Plan) -> Iterator[tuple[str, dict[str, 
                 it = at[name].dtype.type(threshold)
             at[name][3 * row : 3 * row + 3, column] = np.nextafter(it, -np.inf), it, np.nextafter(it, np.inf)
         yield "rows at thresholds", at
+    categories = [
+        (name, column)
+        for name in sorted(numbers)
+        for column, values in enumerate(decisions.known.get(name, ()))
+        if values
+    ]
+    if categories:
+        missing = made(-(-rows // 4), ())
+        for name, column in categories:
+            missing[name][random.random(len(missing[name])) < 0.3, column] = np.nan
+        yield "rows with missing categories", missing
     positive = made(-(-rows // 4), ())
     yield "rows without negative numbers", positive | {name: np.abs(positive[name]) for name in numbers}
     for name, special in _EXTREME.items():
@@ -359,7 +370,7 @@ def compare(
     # Trees and packages have no names of Triton's form: theirs are numbers.
     keys = {name: name if name in originals else str(number) for number, name in enumerate(outputs)}
     found = [
-        _difference(name, _plain(array), originals[keys[name]], tolerance)
+        _difference(name, _plain(array), _plain(originals[keys[name]]), tolerance)
         for name, array in outputs.items()
         if keys[name] in originals
     ]
@@ -402,7 +413,9 @@ def _difference(name: str, ours: Array, original: Array, tolerance: float) -> tu
 
 def _plain(array: Array) -> Array:
     """Texts as an array of a fixed width, which is stored without a pickle."""
-    if array.dtype.kind != "O":
+    if array.dtype.kind not in "OS":
         return array
-    texts = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in array.ravel()]
+    texts = [
+        value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value) for value in array.ravel()
+    ]
     return np.array(texts, str).reshape(array.shape)

@@ -199,8 +199,13 @@ def _scores(scores: Any, is_binary: bool) -> dict[str, Any]:
     return {"0": np.stack([1 - scores, scores], axis=1) if is_binary and scores.ndim == 1 else scores}
 
 
+# The packages whose classes and functions pickles have named.
+_NAMED: set[str] = set()
+
+
 @cache
 def _unpickle(path: str) -> Any:
+    sys.addaudithook(lambda event, given: _NAMED.add(given[0].partition(".")[0]) if "find_class" in event else None)
     if zipfile.is_zipfile(path):
         import skops.io
 
@@ -602,9 +607,7 @@ def _inputs(model: Any, asked: Sequence[Any]) -> list[dict[str, Any]]:
             raise ValueError("it takes one text a row, X BYTES [-1, 1]: leave --input out")
         texts = [text for part in _first(model) if hasattr(part, "build_analyzer") for text in _texts(part)]
         return [{"name": "X", "datatype": "BYTES", "width": 1, "known": [texts]}]
-    count = getattr(model, "n_features_in_", 0)
-    if not count and hasattr(model, "best_estimator_"):
-        count = getattr(model.best_estimator_, "n_features_in_", 0)
+    count = next((each.n_features_in_ for each in (model, *_first(model)) if hasattr(each, "n_features_in_")), 0)
     widths = [width for _, width in asked]
     count = count or sum(widths)
     if not count:
@@ -765,7 +768,7 @@ def _needs(model: Any) -> list[str]:
     from importlib.metadata import packages_distributions, version
 
     packages = packages_distributions()
-    read_with = {"skops", "cloudpickle"} & sys.modules.keys()
+    read_with = ({"skops"} & sys.modules.keys()) | ({"cloudpickle"} & _NAMED)
     modules = {module.partition(".")[0] for module in _modules(model)} | read_with
     found = {packages[module][0] for module in modules - {"numpy"} if module in packages}
     return sorted(f"{package}=={version(package)}" for package in found)

@@ -28,7 +28,7 @@ from trident.core.backends.model_files import content_hint, origin_of, parameter
 from trident.core.backends.pytorch.backend import tensors_of
 from trident.core.backends.tensorflow import operations_in, operations_in_graph
 from trident.core.config.platforms import is_hub_folder
-from trident.core.config.problem import path_inside
+from trident.core.config.problem import path_inside, read_file
 from trident.core.config.schema import ModelConfig, ModelInput
 from trident.core.errors import InvalidRequest, ServerError
 from trident.core.inference.tensors import Shape
@@ -153,8 +153,13 @@ def _has_models(path: Path) -> bool:
     return any(can_be_model(_listed(each)) for each in folders)
 
 
-# Packages of modules that have another name. Without joblib, which comes with it, scikit-learn is missing.
-_PACKAGES = {"joblib": "scikit-learn", "sklearn": "scikit-learn"}
+# Packages of the modules that sources need. A pickle names any other, whose name anybody may have taken on an index.
+# Without joblib, which comes with it, scikit-learn is missing.
+_PACKAGES = {
+    **{each: each for each in ("catboost", "lightgbm", "onnx", "onnxruntime", "openvino", "pandas", "skops")},
+    **{each: each for each in ("tensorflow", "torch", "xgboost")},
+    **{"joblib": "scikit-learn", "sklearn": "scikit-learn"},
+}
 
 
 def run_original(options: Options, *arguments: str, given: object = None) -> Any:
@@ -174,9 +179,10 @@ def run_original(options: Options, *arguments: str, given: object = None) -> Any
             f"{options.python} was killed by {killer.name} while it read {name}",
             hint="it takes too much memory" if killer is signal.SIGKILL else "the file is probably damaged",
         )
-    if missing := run.returncode and re.search(r"No module named '([\w.]+)'", run.stderr):
-        package = _PACKAGES.get(missing[1].partition(".")[0], missing[1])
-        raise InvalidRequest(last, hint=f"install {package}, or name a Python that has it: --python=PATH")
+    if missing := run.returncode and re.search(r"No module named '([\w.]+)'", last):
+        package = _PACKAGES.get(missing[1].partition(".")[0])
+        named = "name a Python that has it: --python=PATH"
+        raise InvalidRequest(last, hint=f"install {package}, or {named}" if package else named)
     if run.returncode:
         raise InvalidRequest(f"{name} cannot be read: {last}")
     return json.loads(run.stdout.splitlines()[-1])
@@ -217,6 +223,17 @@ def _listed(path: Path) -> list[str]:
 
 def _is_folder_with(name: str) -> Callable[[Path], bool]:
     return lambda path: (path / name).is_file()
+
+
+_MOST_TEXT = 64 << 20
+
+
+def _content(path: Path) -> bytes:
+    """A file that is a text. Raises InvalidRequest for one that cannot be read, or is too large for that."""
+    try:
+        return read_file(path, _MOST_TEXT)
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _file(name: str, path: Path) -> dict[str, Path]:
@@ -287,8 +304,8 @@ def _genai_code(path: Path) -> str:
     """The option of a genai_config.json that does more than a graph; "" without one."""
     try:
         # As pairs: of two members of one name Python would keep the last one only.
-        text = json.dumps(json.loads(path.read_bytes(), object_pairs_hook=list))
-    except (OSError, ValueError, RecursionError):
+        text = json.dumps(json.loads(_content(path), object_pairs_hook=list)) if path.is_file() else ""
+    except (ValueError, RecursionError):
         return ""
     found = _GENAI_OPTIONS.search(text)
     return found[1] if found else ""
@@ -405,7 +422,6 @@ def _package(path: Path, options: Options) -> Plan:
 _PACKAGE = "is a package of torch.export, of which PyTorch runs parts as Python or compiled code"
 # What TorchScript calls to read and write files of this machine.
 _CALLS = re.compile(rb"\b(?:from_file|save|read_file|write_file)\b")
-_MOST_TEXT = 64 << 20
 
 
 def _code_in(path: Path) -> str:
@@ -733,7 +749,7 @@ def flat_yaml(text: str) -> dict[str, str]:
 
 
 def _mlflow(path: Path, options: Options) -> Plan:
-    written = flat_yaml((path / "MLmodel").read_text(errors="replace"))
+    written = flat_yaml(_content(path / "MLmodel").decode(errors="replace"))
     flavors = {key.split(".")[1] for key in written if key.startswith("flavors.")}
     for flavor in _MLFLOW_FILES:
         inner = _file_of_flavor(path, flavor, written) if flavor in flavors else None
@@ -748,7 +764,7 @@ def _mlflow(path: Path, options: Options) -> Plan:
         )
     check_trust(path, options, "is an MLflow folder whose python_function is code and pickles of its author")
     requirements = path / "requirements.txt"
-    needed = requirements.read_text() if requirements.is_file() else "mlflow\n"
+    needed = _content(requirements).decode(errors="replace") if requirements.is_file() else "mlflow\n"
     python = written.get("flavors.python_function.python_version", "unknown")
     return Plan(
         what="an MLflow python_function, as a Python model",
@@ -837,7 +853,7 @@ def _torchserve(path: Path, options: Options) -> Plan:
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
             raise InvalidRequest(f"{path.name} is an archive that cannot be read: {error}") from error
     try:
-        model = json.loads((folder / _MANIFEST).read_bytes())["model"]
+        model = json.loads(_content(folder / _MANIFEST))["model"]
         handler = model["handler"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidRequest(

@@ -31,10 +31,11 @@ from tests.hub_folders import write_folder
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
+from trident.core.inference.tensors import BY_NAME
 from trident.tools.importing.command import import_model
-from trident.tools.importing.comparison import Differs, compare
+from trident.tools.importing.comparison import Differs, _groups, compare
 from trident.tools.importing.original import _send_missing, from_pickle
-from trident.tools.importing.sources import Options, plans_of
+from trident.tools.importing.sources import Decisions, Options, Plan, plans_of
 
 TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
 CLASSIFIER = 'key: "is_classifier" value {{ string_value: "{}" }}'
@@ -428,6 +429,32 @@ def test_the_file_that_kills_its_library_is_named(tmp_path: Path, capsys: pytest
     assert said in capsys.readouterr().err
 
 
+def test_a_package_that_a_pickle_names_is_not_to_be_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.pkl").write_bytes(b"cprivate_package\nThing\n.")
+    assert run(tmp_path / "own.pkl", f"--repository={tmp_path}/models", "--trust-pickle") == 1
+    said = "No module named 'private_package'\nhint: name a Python that has it: --python=PATH"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["MLmodel", "MAR-INF/MANIFEST.json", "genai_config.json"])
+def test_a_text_that_is_too_large_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    source = write_folder(tmp_path / "source") if "genai" in name else tmp_path / "source"
+    (source / name).parent.mkdir(parents=True, exist_ok=True)
+    with (source / name).open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    assert run(source, f"--repository={tmp_path}/models") == 1
+    assert f"{name} cannot be read: it has 67108865 bytes, and may have 67108864" in capsys.readouterr().err
+
+
+def test_a_model_has_a_name_that_a_server_finds(tmp_path: Path) -> None:
+    assert run(write_onnx(tmp_path / "net.onnx"), f"--repository={tmp_path}/models", "--name=../.net") == 0
+    assert [each.name for each in (tmp_path / "models").iterdir()] == ["_.net"]
+    assert run(write_onnx(tmp_path / ".net.onnx"), f"--repository={tmp_path}/others") == 0
+    assert [each.name for each in (tmp_path / "others").iterdir()] == ["net"]
+
+
 def test_wide_trees_take_no_memory_for_each_feature(tmp_path: Path) -> None:
     document = json.loads(xgboost.train({}, xgboost.DMatrix(TABLE, label=CLASSES), 1).save_raw("json"))
     document["learner"]["learner_model_param"]["num_feature"] = "1000000"
@@ -488,6 +515,23 @@ def test_large_labels_are_compared_exactly() -> None:
     with pytest.raises(Differs):
         compare({"label": np.array([100_001])}, {"label": np.array([100_002])}, 1e-3)
     assert compare({"label": np.array([100_001])}, {"label": np.array([100_001.0])}, 1e-3) == ((0.0, "label[0]"), set())
+
+
+def test_missing_categories_are_asked_beside_known_ones() -> None:
+    features: Any = SimpleNamespace(name="X", datatype=BY_NAME["FP32"], shape=(1, 2), inner=(2,), count=2)
+    sample: Any = SimpleNamespace(inputs=[features], spec=SimpleNamespace(max_batch_size=64))
+    plan = Plan(what="", decisions=lambda: Decisions(known={"X": [[3.0, 5.0], []]}))
+    rows = dict(_groups(sample, plan))["rows with missing categories"]["X"]
+    assert np.isnan(rows[:, 0]).any()
+    assert {3.0, 5.0} == {*rows[~np.isnan(rows[:, 0]), 0].tolist()}
+    assert np.isfinite(rows[:, 1]).all()
+
+
+def test_labels_that_are_no_text_are_compared_as_bytes() -> None:
+    served = {"label": np.array([b"a", b"\xff"], object)}
+    assert compare(served, {"label": np.array([b"a", b"\xff"])}, 1e-3) == ((0.0, ""), set())
+    with pytest.raises(Differs):
+        compare(served, {"label": np.array([b"a", b"\xfe"])}, 1e-3)
 
 
 @pytest.mark.slow
