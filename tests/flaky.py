@@ -6,7 +6,7 @@ A test is mended rather than added: one that fails now and then hides a fault th
 from __future__ import annotations
 
 FLAKY = {
-    "tests/unit/core/lifecycle/test_memory.py::test_a_load_gets_the_memory_of_idle_models_or_is_refused": (
+    "tests/unit/core/lifecycle/test_memory.py::test_load_uses_memory_of_idle_models_or_is_refused": (
         "The resident memory of the process is compared before and after; glibc decides what of it is returned."
     ),
 }

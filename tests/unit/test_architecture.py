@@ -293,7 +293,7 @@ def test_at_most_three_tests_are_rerun() -> None:
         assert f"\ndef {test}(" in (ROOT / file).read_text()
 
 
-def test_imports_go_one_way() -> None:
+def test_imports_follow_the_layers() -> None:
     found = [breach for path, source in sources(*LAYERS) for breach in breaches(path, source)]
     assert found == []
 
@@ -347,7 +347,7 @@ def caught(handler: ast.ExceptHandler) -> list[str]:
         ("except (OSError, ValueError): pass", False),
     ],
 )
-def test_the_checker_sees_a_broad_except(handler: str, found: bool) -> None:
+def test_except_checker_detects_a_broad_except(handler: str, found: bool) -> None:
     assert catches(f"try: pass\n{handler}") is found
 
 
@@ -407,7 +407,7 @@ def test_a_client_is_imported_by_one_module(package: str) -> None:
         ("core/backends/fil.py", "file = open(path, 'rb')", "without open_file"),
     ],
 )
-def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
+def test_import_checker_detects_a_violation(path: str, source: str, what: str) -> None:
     (found,) = breaches(path, source)
     assert what in found
     assert found.startswith(f"{path}:")

@@ -377,6 +377,6 @@ def test_engine_responses_can_be_sent_to_another_process() -> None:
         reader_of(get_type_hints(method)["return"])
 
 
-def test_version_says_which_build_it_is() -> None:
+def test_version_names_the_build() -> None:
     run = subprocess.run([TRIDENT, "--version"], capture_output=True, text=True, check=True)
     assert run.stdout.endswith(f"({BUILD})\n")

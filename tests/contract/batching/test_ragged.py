@@ -146,7 +146,7 @@ def test_ragged_strings_share_a_batch_and_are_cached(server: ServerProcess) -> N
     assert executions(server, "strings") == 1
 
 
-def test_packed_rows_are_scattered_over_http_and_a_failing_request_fails_alone(server: ServerProcess) -> None:
+def test_packed_rows_are_scattered_and_a_failing_request_fails_alone(server: ServerProcess) -> None:
     """A request with an unknown token fails the batch, which is then run again split."""
 
     def infer(tokens: list[int], model: str = "embeddings", name: str = "TOKENS", output: str = "EMBEDDED") -> Array:

@@ -152,7 +152,7 @@ def test_network_policy_lets_the_server_reach_the_addresses_of_its_options(whole
     assert metadata == ({"169.254.169.252/32", "169.254.169.254/32"} if on_gke else set())
 
 
-def test_annotations_tell_prometheus_port_and_path(started: Manifests) -> None:
+def test_annotations_give_prometheus_port_and_path(started: Manifests) -> None:
     if started.of("ClusterServingRuntime"):
         annotations, prefix = started.pod["annotations"], "prometheus.kserve.io"
     else:
@@ -494,7 +494,7 @@ def test_canary_passes_kserves_webhook() -> None:
     assert named == {**spec["predictor"]["model"], "name": manifests("kserve").container["name"]}
 
 
-def test_logged_headers_are_written_as_go_has_them() -> None:
+def test_logged_headers_have_gos_canonical_form() -> None:
     """KServe's agent compares them as text."""
     headers = _sample("logger")[0]["spec"]["predictor"]["logger"]["metadataHeaders"]
     assert headers == [name.title() for name in headers]

@@ -68,7 +68,7 @@ def test_the_replicas_answer_the_protocol(port: int) -> None:
         assert (answer.code, answer.headers["Content-Type"]) == (404, "application/json")
 
 
-def test_a_replica_loads_the_models_that_are_asked_for_and_unloads_others(port: int, tmp_path: Path) -> None:
+def test_replica_loads_requested_models_and_unloads_others(port: int, tmp_path: Path) -> None:
     from ray import serve
 
     from deploy.ray.application import multiplexed

@@ -149,7 +149,7 @@ def test_shared_memory_example_works_over_grpc(server: ServerProcess) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", LIBRARY, ids=lambda example: example.label)
-def test_example_of_the_library_prints_what_is_written(example: Example) -> None:
+def test_example_of_the_library_prints_the_documented_output(example: Example) -> None:
     answer = run(example)
     assert same(answer, example.answer), answer
 

@@ -88,7 +88,7 @@ def component(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SageMakerEmu
         assert emulator.breaches() == []
 
 
-def test_every_request_of_a_session_goes_to_the_copy_that_opened_it(component: SageMakerEmulator) -> None:
+def test_session_requests_go_to_the_copy_that_opened_the_session(component: SageMakerEmulator) -> None:
     """Another copy would refuse the request, because it does not know the sequence."""
     named = {"InferenceComponentName": "mean"}
     sessions = [opened(component, f"{n}\n".encode(), **named) for n in range(6)]

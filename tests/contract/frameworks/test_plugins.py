@@ -111,7 +111,7 @@ def test_a_package_has_the_variant_of_the_plugin(server: ServerProcess) -> None:
     assert "model 'packed' is a package: variant 'web' for WebGpuExecutionProvider" in server.log.read_text()
 
 
-def test_a_model_that_asks_for_another_plugin_is_refused_with_the_option(server: ServerProcess) -> None:
+def test_model_with_an_unknown_plugin_is_refused_with_the_option(server: ServerProcess) -> None:
     assert server.request("GET", "/v2/models/other/ready")[0] == 503
     log = server.log.read_text()
     assert "the server has no plugin 'unknown'; it has webgpu" in log

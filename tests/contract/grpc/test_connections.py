@@ -141,7 +141,7 @@ def test_ten_thousand_reset_calls_leak_nothing(server: ServerProcess) -> None:
     assert_serves(server)
 
 
-def test_idle_connections_cost_little_memory(http_workers: str, server: ServerProcess) -> None:
+def test_idle_connections_use_little_memory(http_workers: str, server: ServerProcess) -> None:
     with ExitStack() as stack:
         connect(server, stack, 100)
         before = resident_kb(server.process)

@@ -422,7 +422,7 @@ def test_a_model_calls_tools(client: Any, arguments: dict[str, Any], content: st
         ({"tool_choice": "required", "extra_body": {"guided_json": {}}}, "'guided_json' guides the text"),
     ],
 )
-def test_options_that_keep_calls_from_the_text_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
+def test_options_that_prevent_tool_calls_are_refused(client: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
             model="endless", messages=[{"role": "user", "content": "one"}], tools=LOOKS, **options

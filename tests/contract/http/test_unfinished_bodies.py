@@ -129,7 +129,7 @@ def test_platform_ports_refuse_before_reading_the_body(http_workers: str, shippe
                 assert client.is_closed()
 
 
-def test_two_hundred_clients_without_a_token_cost_no_memory(guarded: ServerProcess) -> None:
+def test_unauthorized_clients_use_no_memory(guarded: ServerProcess) -> None:
     before = resident_kb(guarded.process)
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(guarded.http_port)) for _ in range(CONNECTIONS)]

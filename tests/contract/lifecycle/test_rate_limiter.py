@@ -104,7 +104,7 @@ def span(server: ServerProcess, model: str, pause_ms: int = 2) -> Span:
     return Span(*answer["outputs"][0]["data"])
 
 
-def test_executions_sharing_a_resource_never_overlap_and_none_starves(running: ServerProcess) -> None:
+def test_executions_sharing_a_resource_do_not_overlap_or_starve(running: ServerProcess) -> None:
     """Six clients of one model and six of the other, which may use its two instances only one at a time."""
     stop = threading.Event()
     spans: dict[str, list[Span]] = {"often": [], "seldom": [], "behind": []}

@@ -273,7 +273,7 @@ def test_memory_limit_is_an_error_of_the_request(server: ServerProcess) -> None:
     leave(server, "hungry")
 
 
-def test_instances_are_processes_of_their_own_and_change_while_the_model_serves(server: ServerProcess) -> None:
+def test_instances_are_separate_processes_and_change_while_serving(server: ServerProcess) -> None:
     two = INT32_PAIR.replace("KIND_CPU", "KIND_CPU count: 2")
     model = write_model(server.repository, "scaled", more=two)
     assert load(server, "scaled")[0] == 200

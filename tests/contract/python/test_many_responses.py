@@ -169,7 +169,7 @@ def test_messages_arrive_in_order_with_their_final_flags(server: ServerProcess) 
     assert [each for each in told if each[0] == "b"] == [("b", str(n), False) for n in range(3)]
 
 
-def test_clients_that_stop_reading_cost_their_windows(server: ServerProcess) -> None:
+def test_slow_readers_use_memory_of_their_windows_only(server: ServerProcess) -> None:
     sockets: list[socket.socket] = []
     wait_until_idle(server)
     # Each has a window of 2 MB and one response, the one that is being sent and its event. All responses: 10 GB.
@@ -197,7 +197,7 @@ def stalled_events(server: ServerProcess, count: int, size: int) -> socket.socke
     return client
 
 
-def test_grpc_clients_that_stop_reading_cost_their_windows(server: ServerProcess) -> None:
+def test_slow_grpc_readers_use_memory_of_their_windows_only(server: ServerProcess) -> None:
     count = 20
     wait_until_idle(server)
     request = request_message(99, MEGABYTE)

@@ -212,7 +212,7 @@ def test_process_with_children_is_noticed_when_it_dies(http_workers: str, tmp_pa
         ("time.sleep(6)", "Timed out waiting for user-defined is_ready() response"),
     ],
 )
-def test_model_says_whether_it_is_ready(server: ServerProcess, models: Path, answer: str, reason: str) -> None:
+def test_model_is_ready_method_decides_readiness(server: ServerProcess, models: Path, answer: str, reason: str) -> None:
     assert is_ready(server, "asked")
     (models / "asked" / "1" / "ready").write_text(answer)
     try:

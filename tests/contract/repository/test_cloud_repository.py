@@ -216,7 +216,7 @@ BECAUSE = {
 }
 
 
-def test_all_kinds_of_repositories_serve_together_and_names_cannot_lead_outside(
+def test_all_kinds_of_repositories_serve_together_and_names_stay_inside(
     s3: S3Emulator, gcs: GcsEmulator, tmp_path: Path
 ) -> None:
     local = tmp_path / "local"

@@ -153,7 +153,7 @@ def test_wrong_range_is_refused(reply: Reply) -> None:
         assert "asked for bytes 0-9 of 10" in refused(lambda: read(store))
 
 
-def test_whole_object_is_accepted_for_its_whole_range() -> None:
+def test_whole_object_is_accepted_for_its_full_range() -> None:
     with ScriptedS3((200, {}, b"0123456789")) as server:
         assert read(server.store()) == b"0123456789"
         assert server.asked["range"] == "bytes=0-9"

@@ -46,7 +46,7 @@ def endpoint(running: MultiModelContainer) -> Iterator[MultiModelContainer]:
     assert running.ask("GET", "/ping").status == 200
 
 
-def test_flat_and_nested_folders_serve_under_their_given_names(endpoint: MultiModelContainer) -> None:
+def test_flat_and_nested_folders_serve_under_the_given_names(endpoint: MultiModelContainer) -> None:
     write_nested(Path(endpoint.url("0-nested")), 2)
     for number in range(1, 6):
         endpoint.put(f"{number}-flat", number)

@@ -188,7 +188,7 @@ def test_line_breaks_in_a_cell_do_not_break_the_table() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 250])
-def test_a_table_is_no_wider_than_the_terminal(width: int) -> None:
+def test_table_fits_the_terminal(width: int) -> None:
     path = "/opt/models/" + "x" * 150
     rows = [("model-repository", path, "flag"), ("http-port", "8000", "flag")]
     lines = table(("Option", "Value", "From"), rows, width)
@@ -196,7 +196,7 @@ def test_a_table_is_no_wider_than_the_terminal(width: int) -> None:
     assert "".join(line.split("|")[2].strip() for line in lines.split("\n")[3:-2]) == path
 
 
-def test_progress_is_lines_where_the_output_is_no_terminal() -> None:
+def test_progress_is_printed_as_lines_without_a_terminal() -> None:
     silent, told, rare = io.StringIO(), io.StringIO(), io.StringIO()
     for stream, every_s in ((silent, None), (told, 0.0), (rare, 3600.0)):
         line = StatusLine(stream, every_s=every_s)

@@ -91,7 +91,7 @@ def test_the_interval_narrows_as_pairs_are_added() -> None:
     assert (two.low, two.high) == (1.0, 2.0)
 
 
-def test_a_comparison_has_a_row_for_each_load_over_the_last_one() -> None:
+def test_comparison_has_a_row_for_each_load_above_the_last() -> None:
     pairs = [{"this": Turn(100.0 * n, 40.0 / n), "other": Turn(100.0, 80.0 / n)} for n in (2, 3, 4)]
     comparison = Comparison("add/sub", 1, pairs, errors=0)
     assert comparison.cells() == [
@@ -306,14 +306,14 @@ def _measured(servers: dict[str, Server], ours: float) -> Measured:
     return row
 
 
-def test_a_row_is_this_checkouts_rate_over_the_others(servers: dict[str, Server]) -> None:
+def test_guard_row_is_the_ratio_of_rates(servers: dict[str, Server]) -> None:
     row = _measured(servers, ours=500.0)
     assert row.verdict is Verdict.SLOWER
     assert row.cells() == ["a row", "0.500 [0.500, 0.500]", "1.000 [1.000, 1.000]", "20", "**slower**"]
     assert _measured(servers, ours=2000.0).verdict is Verdict.OK
 
 
-def test_a_row_that_the_other_checkout_does_not_serve_is_new(
+def test_guard_row_missing_in_the_other_checkout_is_new(
     servers: dict[str, Server], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with opened([_row(servers, THIS)], servers) as (row,):
@@ -322,7 +322,7 @@ def test_a_row_that_the_other_checkout_does_not_serve_is_new(
     assert "404: unknown model" in capsys.readouterr().err
 
 
-def test_a_row_that_this_checkout_does_not_serve_ends_the_guard(servers: dict[str, Server]) -> None:
+def test_guard_row_missing_in_this_checkout_fails(servers: dict[str, Server]) -> None:
     with (
         pytest.raises(SystemExit, match="a row: this checkout does not serve it: 404"),
         opened([_row(servers, OTHER)], servers),

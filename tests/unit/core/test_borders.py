@@ -309,7 +309,7 @@ def test_a_backend_of_many_responses_that_raises(caller: Caller, caplog: pytest.
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_backend_whose_state_cannot_be_asked_for_serves_on(
+def test_backend_whose_poisoned_state_raises_continues_to_serve(
     fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture, later: bool
 ) -> None:
     asked = Faulty(fault, lambda: False, when=nth(1))
@@ -620,7 +620,7 @@ def test_watchers_that_raise(fault: Exception, caller: Caller, caplog: pytest.Lo
     assert tracebacks(caplog, fault) == 2
 
 
-def test_strings_of_a_stream_that_are_no_strings(caller: Caller) -> None:
+def test_invalid_strings_of_a_stream(caller: Caller) -> None:
     """They fail where they are encoded, and the window of the stream does not."""
     backend = LaterStub()
     with batcher([backend], spec=replace(model_spec(8), decoupled=True)) as scheduler:

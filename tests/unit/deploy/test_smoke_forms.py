@@ -108,7 +108,7 @@ def test_response_of_another_form_fails_and_is_shown(form: Form, content: bytes,
         ([], "0 rows, not 1"),
     ],
 )
-def test_difference_names_the_first_place(found: list[list[object]], text: str) -> None:
+def test_difference_names_its_first_position(found: list[list[object]], text: str) -> None:
     assert difference(found, [[1, "six"]]) == text
 
 

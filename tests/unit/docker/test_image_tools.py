@@ -47,7 +47,7 @@ def test_an_image_lists_and_runs_the_commands_that_it_has(image: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["bench", "simple"], ["emulate", "--help"]])
-def test_an_image_says_where_its_other_commands_are(image: Path, arguments: list[str]) -> None:
+def test_image_explains_where_missing_commands_are(image: Path, arguments: list[str]) -> None:
     ended = run(image, *arguments)
     assert ended.returncode == 1
     assert ended.stderr == (

@@ -182,7 +182,7 @@ def test_diagrams_and_tree_name_existing_files() -> None:
 ATTACKS = (ROOT / "docs" / "spec" / "attacks.md").read_text()
 ATTACK_TESTS = (ROOT / "tests" / "unit" / "app" / "worker" / "http2" / "test_attacks.py").read_text()
 # It shows that a client is served which looks like one that attacks.
-SERVED = {"test_rapid_reset_within_the_limits_goes_on"}
+SERVED = {"test_rapid_reset_within_the_limits_is_served"}
 
 
 ON_HTTP2, ON_THE_REST = ATTACKS.split("## 2. On messages")

@@ -78,7 +78,7 @@ def commands(page: str) -> list[list[str]]:
 # --- coming from Triton
 
 
-def test_the_table_of_options_knows_tritons_and_its_notes() -> None:
+def test_option_table_has_tritons_options_and_its_notes() -> None:
     options = [each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag and not each.own]
     own = {name for each in options for name in each.names} - {"id"}
     section = (ROOT / "docs" / "spec" / "server-options.md").read_text().partition("## 2. Options")[2]
@@ -88,7 +88,7 @@ def test_the_table_of_options_knows_tritons_and_its_notes() -> None:
     assert OPTION_NOTES.keys() <= own
 
 
-def test_the_product_understands_every_command_of_the_guides() -> None:
+def test_guide_commands_are_valid() -> None:
     written = (command for page in GUIDES for command in commands(page))
     found = [command for command in written if not any(word.startswith("--help") for word in command)]
     assert len(found) > 5
@@ -185,7 +185,7 @@ def known(text: str) -> bool:
     return text in NAMES or in_source(text)
 
 
-def test_the_product_has_every_name_in_the_tuning_page() -> None:
+def test_tuning_page_names_exist() -> None:
     names = code(TUNING)
     assert len(names) > 80
     assert [name for name in names if not known(name)] == []
@@ -245,7 +245,7 @@ def test_the_code_for_each_library_and_the_configuration_are_valid() -> None:
     assert text_format.Parse(text, ModelConfig()).max_batch_size == 64
 
 
-def test_the_commands_check_and_serve_an_exported_classifier(
+def test_guide_commands_check_and_serve_an_exported_classifier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = onnx_models.classifier()

@@ -15,7 +15,7 @@ CENTRE = spine(ROOT)
 LINES = {name: count_lines((ROOT / name).read_text()) for name in CENTRE if (ROOT / name).is_file()}
 
 
-def test_the_files_of_the_centre_exist_and_have_about_as_many_lines_as_the_page_says() -> None:
+def test_documented_centre_files_exist_with_about_the_documented_lines() -> None:
     wrong = {
         name: LINES.get(name) for name, lines in CENTRE.items() if abs(LINES.get(name, -1000) - lines) > lines / 10
     }

@@ -88,7 +88,7 @@ def test_every_repository_has_its_own_lines(
     assert "unknown storage ftp://" in page
 
 
-def test_the_machine_alone_is_examined_without_a_repository_and_a_failure_has_status_1(
+def test_machine_is_checked_without_a_repository_and_failure_has_status_1(
     taken: int, free_port: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", *free_port]) == 0
@@ -102,7 +102,7 @@ def test_the_machine_alone_is_examined_without_a_repository_and_a_failure_has_st
 
 
 @pytest.mark.skipif(find_spec("tensorrt") is not None, reason="TensorRT is installed")
-def test_only_the_frameworks_of_the_models_are_asked_for(
+def test_only_frameworks_of_the_models_are_required(
     shipped_models: Path, tmp_path: Path, free_port: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(shipped_models, tmp_path / "models")
@@ -126,7 +126,7 @@ LINES = [
 ]
 
 
-def test_the_page_has_a_block_for_each_area_within_100_columns_and_the_result_at_the_end() -> None:
+def test_page_has_a_block_for_each_area_and_ends_with_the_result() -> None:
     assert text_report(LINES[:2]) == (
         "Limits\n"
         "  ok       CPU         2 cores\n"
@@ -291,7 +291,7 @@ def of_server(now: float = DATE_S, **answers: tuple[int, Any]) -> dict[str, Line
     return {line.check: line for line in server_lines(f"{URL}/", 8002, ask, lambda: now)}
 
 
-def test_a_server_that_serves_has_a_line_for_each_part_and_none_has_failed() -> None:
+def test_healthy_server_has_a_passed_check_for_each_part() -> None:
     found = of_server()
     assert {line.level for line in found.values()} == {Severity.OK}
     assert found.pop("version").text.startswith("2.60.0, name 'triton'; this command is ")
@@ -470,7 +470,7 @@ def line(reading: StorageReading, check: str, environ: Mapping[str, str]) -> Lin
     return next(each for each in storage_lines(reading, environ) if each.check == check)
 
 
-def test_a_storage_that_answers_is_ok_and_unusable_credentials_are_the_only_line() -> None:
+def test_reachable_storage_passes_and_unusable_credentials_end_the_checks() -> None:
     lines = list(storage_lines(GOOD, {"AWS_DEFAULT_REGION": "eu-west-1"}))
     assert {each.level for each in lines} == {Severity.OK}
     assert [each.check for each in lines] == ["credentials", "region", "endpoint", "clock", "ListObjectsV2"]

@@ -219,7 +219,7 @@ def test_a_golden_request_that_differs_is_reported_as_documented(
     assert f"```text\n{report}```" in GOLDEN_DOCUMENT.read_text()
 
 
-def test_golden_requests_are_reported_once_and_not_run_on_a_broken_graph(simple: Path, problems: Problems) -> None:
+def test_golden_requests_are_reported_once_and_skipped_for_a_broken_graph(simple: Path, problems: Problems) -> None:
     config = simple / "config.pbtxt"
     config.write_text(f"{config.read_text()}version_policy {{ all {{ }} }}\n")
     (simple / "2").mkdir()

@@ -133,7 +133,7 @@ def test_an_unload_ends_a_load_that_requests_wait_for(endpoint: Endpoint, pool: 
     assert endpoint.names() == []
 
 
-def test_a_failed_unload_keeps_the_model(endpoint: Endpoint) -> None:
+def test_model_stays_after_a_failed_unload(endpoint: Endpoint) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
     endpoint.bench.engine.begin_exit()
@@ -276,7 +276,7 @@ def test_links_inside_the_root_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["/dev", "/proc/self", "/sys", "/", "../outside"])
-def test_a_link_that_leads_out_is_refused(tmp_path: Path, target: str) -> None:
+def test_link_out_of_the_folder_is_refused(tmp_path: Path, target: str) -> None:
     root = tmp_path / "models"
     (tmp_path / "outside").mkdir()
     (root / "hash").mkdir(parents=True)

@@ -48,7 +48,7 @@ def test_the_payload_option_overrides_the_body(
 
 
 @pytest.mark.parametrize("body", [b"{}", b"5", b"null", b'"instances"', b'{"input":[1]}', b'{"Instances":[1]}'])
-def test_a_body_without_a_known_form_is_refused(body: bytes) -> None:
+def test_body_of_unknown_form_is_refused(body: bytes) -> None:
     answer = VertexBench().post(body)
     assert (answer.status_code, answer.mimetype) == (400, JSON)
     assert "{'instances': [...]}" in answer.json["error"]
@@ -157,7 +157,7 @@ def test_an_object_with_a_value_for_an_input_is_generated(payload: str, body: An
         ({"IN": [1, 2], "stream": False}, JSON, False),
     ],
 )
-def test_accept_or_stream_asks_generate_for_events(body: Any, accept: str, is_stream: bool) -> None:
+def test_accept_header_or_stream_member_selects_events(body: Any, accept: str, is_stream: bool) -> None:
     answer = VertexBench().post(body, Accept=accept)
     assert answer.status_code == 200
     assert (answer.content_type == f"{EVENTS}; charset=utf-8", answer.data.startswith(b"data: ")) == (is_stream,) * 2

@@ -171,7 +171,7 @@ def test_library_imports_lazily_and_refuses_forked_processes() -> None:
 # --- inputs and outputs
 
 
-def test_arrays_go_in_and_come_out(simple: trident.Model) -> None:
+def test_library_takes_and_returns_arrays(simple: trident.Model) -> None:
     answer = simple.infer(INPUT0=ROW, INPUT1=[[1] * 16])
     np.testing.assert_array_equal(answer["OUTPUT0"], ROW + 1)
     np.testing.assert_array_equal(answer["OUTPUT1"], ROW - 1)

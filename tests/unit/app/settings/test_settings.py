@@ -104,7 +104,7 @@ def test_every_option_can_be_set_by_flag_and_by_variable(
     assert (by_flag.sources[name], by_variable.sources[name]) == ("flag", "environment")
 
 
-def test_every_option_has_a_field_a_help_text_and_names_of_its_own() -> None:
+def test_every_option_has_a_field_a_help_text_and_unique_names() -> None:
     without = [each.name for each in fields(ServerSettings) if each.name not in SERVER_OPTIONS]
     assert without == ["sources", "warnings", "without_effect", "platform_values", "open_platforms", "any_layout"]
     assert all(each.help.endswith(".") and each.section for each in SERVER_OPTIONS.values())

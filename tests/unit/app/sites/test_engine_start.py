@@ -98,7 +98,7 @@ def test_engine_and_worker_import_modules_on_use(modules: str, later: set[str]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grpc", ["true", "false"])
-def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path, grpc: str) -> None:
+def test_server_of_one_local_model_imports_only_needed_modules(tmp_path: Path, grpc: str) -> None:
     (tmp_path / "simple").symlink_to(ROOT / "deploy" / "models" / "simple")
     imported = imported_by(SERVE_ONE_MODEL, str(tmp_path), grpc)
     assert "trident.core.backends.onnxruntime.backend" in imported

@@ -43,7 +43,7 @@ def test_automatic_topology_follows_cores_and_gpus(
 
 
 @pytest.mark.parametrize("cores", [2, 64])
-def test_a_multi_model_endpoint_has_one_process_unless_more_are_asked_for(cores: float) -> None:
+def test_multi_model_endpoint_has_one_process_by_default(cores: float) -> None:
     variables = {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": "8080"}
 
     def choice(*arguments: str) -> Topology:

@@ -181,7 +181,7 @@ def test_chunks_are_raw_content_in_both_directions(made: list[Stream]) -> None:
         ('{"id": "9", "inputs": [NaN]}', "Input must set only one of the following fields: 'data'"),
     ],
 )
-def test_an_error_is_an_answer_and_the_stream_goes_on(made: list[Stream], message: str | bytes, error: str) -> None:
+def test_stream_continues_after_an_error_response(made: list[Stream], message: str | bytes, error: str) -> None:
     stream = opened(made, FakeEngine(echoed))
     stream.send(message)
     answer = stream.answer()

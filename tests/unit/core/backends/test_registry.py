@@ -43,7 +43,7 @@ def config_of(backend: str, runtime: str = "") -> ModelConfig:
     return ModelConfig(name="m", backend=backend, runtime=runtime)
 
 
-def test_backend_is_made_when_a_model_first_asks_for_it_and_only_once() -> None:
+def test_backend_is_created_once_on_first_use() -> None:
     made = Made()
     assert made.backends == []
     found = made.registry.find(config_of("other"))

@@ -325,7 +325,7 @@ def completed(text: str, graph: ModelSignature, default: int = 4) -> ModelConfig
         ("", False),
     ],
 )
-def test_a_graph_is_read_unless_both_sides_are_given(
+def test_graph_is_read_unless_inputs_and_outputs_are_configured(
     text: str, complete: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

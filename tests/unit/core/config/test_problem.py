@@ -39,6 +39,6 @@ def test_pipes_and_endless_files_are_not_read(make: Callable[[Path], object], re
 
 
 @pytest.mark.parametrize("content", [b"", bytes(SIZE)])
-def test_regular_files_are_read_whole(content: bytes, tmp_path: Path) -> None:
+def test_regular_files_are_read_completely(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     assert read_file(tmp_path / "x", SIZE) == content

@@ -155,7 +155,7 @@ VARIABLE = spec(8, IN=("INT32", (-1, 4)))
         (spec(0, IN=("INT32", (2, 2))), [raw("IN", 4)], "send IN as [2,2]"),
     ],
 )
-def test_a_refusal_hints_at_what_to_send(model: ModelSpec, tensors: list[InputTensor], hint: str) -> None:
+def test_refusal_hints_at_the_expected_request(model: ModelSpec, tensors: list[InputTensor], hint: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         check(model, *tensors)
     assert caught.value.hint == hint

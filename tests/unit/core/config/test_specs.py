@@ -61,7 +61,7 @@ def test_sequence_strategy_sets_slots_and_batch_sizes(
     assert (spec.max_queue_delay_ns, spec.max_idle_ns) == (delay_us * 1000, 1_000_000_000)
 
 
-def test_backend_sees_controls_and_states() -> None:
+def test_controls_and_states_are_part_of_the_backends_spec() -> None:
     config = normalized(CONTROLS + STATES, f"max_batch_size: 8 {SIDES}")
     spec = resolve_model_spec(config, 1, {})
     assert (list(spec.inputs), list(spec.outputs)) == (["X"], ["A"])

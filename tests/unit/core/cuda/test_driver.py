@@ -83,5 +83,5 @@ def test_failed_pinning_is_not_undone() -> None:
     ("needed", "supported"),
     [("13.0", "13.0"), ("12.8", "12.2"), ("12.8", "13.1"), ("", "12.2"), ("13.0", "")],
 )
-def test_recent_driver_is_no_problem(needed: str, supported: str) -> None:
+def test_recent_driver_is_accepted(needed: str, supported: str) -> None:
     assert old_driver(needed, "580.65.06", supported) == ""

@@ -82,7 +82,7 @@ def test_scope_decides_which_groups_need_a_token(path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [FIRST[:-1], FIRST + "4", FIRST.upper(), SECOND, f"{FIRST},Bearer {FIRST}", "\u20ac"])
-def test_only_a_whole_token_is_accepted(token: str, path: Path) -> None:
+def test_only_a_complete_token_is_accepted(token: str, path: Path) -> None:
     with pytest.raises(Unauthenticated, match="the bearer token is not accepted") as refused:
         AuthTokens(str(path), Scope.ALL).check("trace", {"authorization": f"Bearer {token}"}.get)
     assert refused.value.challenge == 'Bearer realm="trident", error="invalid_token"'

@@ -140,7 +140,7 @@ def body_after(application: V2Application, content: bytes) -> tuple[int, bool]:
         (empty_response, b"{" + HEADER[1:-1] + b"]" + bytes(16), 400),
     ],
 )
-def test_an_error_keeps_no_reference_to_the_body(
+def test_error_does_not_reference_the_body(
     without_collector: None, respond: Respond, body: bytes, status: int, on_hub: bool
 ) -> None:
     def ask() -> tuple[int, bool]:

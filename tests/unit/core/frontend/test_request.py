@@ -116,7 +116,7 @@ def test_only_model_is_found_once_and_again_after_its_unload() -> None:
     assert default.find().spec.name == "b"
 
 
-def test_without_a_model_there_is_no_default() -> None:
+def test_no_default_model_exists_without_models() -> None:
     with pytest.raises(ModelNotReady, match="no model is loaded"):
         default_of(Index()).find()
     engine = Index("a")

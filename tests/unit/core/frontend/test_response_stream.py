@@ -113,7 +113,7 @@ def test_streams_of_one_model_do_not_wait_for_each_other(bridge: Bridge, bench: 
 
 
 @both
-def test_a_response_is_acknowledged_when_the_next_one_is_asked_for(
+def test_response_is_acknowledged_when_the_next_one_is_requested(
     bridge: Bridge, bench: LaterBench, model: FakeModel
 ) -> None:
     stream = bridge.stream(model, request())

@@ -164,7 +164,7 @@ def test_watchers_get_each_readiness_change_until_the_server_stops() -> None:
 
 
 @on_hub
-def test_readiness_is_no_longer_polled_after_the_last_watcher_leaves() -> None:
+def test_readiness_polling_ends_with_the_last_watcher() -> None:
     client = serve(FakeEngine())
     watch = client.send(WATCH)
     assert watch.receiver is not None
@@ -176,7 +176,7 @@ def test_readiness_is_no_longer_polled_after_the_last_watcher_leaves() -> None:
 
 
 @on_hub
-def test_a_watcher_that_does_not_read_gets_only_the_latest_state() -> None:
+def test_slow_watcher_gets_only_the_latest_state() -> None:
     engine = FakeEngine()
     client = serve(engine)
     watch = client.begin(WATCH, window=0)

@@ -52,7 +52,7 @@ def contents(request: InferenceRequest) -> list[bytes]:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bool) -> None:
+def test_arrival_time_is_read_only_for_models_with_a_queue_delay(waits: bool) -> None:
     engine = FakeEngine()
     known = replace(spec(), counts_arrival=waits)
     engine.model = lambda name, version=-1: FakeModel(engine, known)  # type: ignore[method-assign]

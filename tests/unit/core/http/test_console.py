@@ -107,7 +107,7 @@ def test_any_line_of_the_log_is_an_event(line: bytes) -> None:
     assert log_event(b'{"level":"ERROR","message":"x","n":1}') == {"level": "ERROR", "message": "x", "n": 1}
 
 
-def test_files_are_open_and_nothing_else_is_served() -> None:
+def test_console_files_are_public_and_other_paths_are_not_served() -> None:
     page = asked("/console")
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
@@ -159,6 +159,6 @@ def test_console_routes_are_not_documented() -> None:
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/api/models", "/console/page/app.js"])
-def test_without_the_option_there_is_no_console(path: str) -> None:
+def test_console_is_disabled_by_default(path: str) -> None:
     plain = Client(V2Application(FakeEngine(), HttpOptions(), ThreadBridge()))
     assert plain.get(path).status_code == 404

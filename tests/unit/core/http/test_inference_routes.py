@@ -222,7 +222,7 @@ def test_a_header_length_may_have_a_sign_and_zeros(sign: str) -> None:
 
 
 @pytest.mark.parametrize(("waits", "arrived_ns"), [(True, 7), (False, 0)])
-def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bool, arrived_ns: int) -> None:
+def test_arrival_time_is_read_only_for_models_with_a_queue_delay(waits: bool, arrived_ns: int) -> None:
     client = InferClient()
     spec = replace(identity_spec("simple"), counts_arrival=waits)
     client.engine.model = lambda name, version=-1: FakeModel(client.engine, spec)  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ PADDING = b" " * 2000
 
 
 @pytest.mark.parametrize("padding", [b"", PADDING])
-def test_keys_with_nul_are_read_whole(padding: bytes) -> None:
+def test_keys_with_nul_are_read_completely(padding: bytes) -> None:
     text = rb'{"a\u0000b": 1, "a": 2, "inputs": [{"data\u0000": 3, "\u0000": null, "data": [4]}]}'
     document = parse_document(padding + text, binary_follows=False)
     assert document == {"a\0b": 1, "a": 2, "inputs": [{"data\0": 3, "\0": None, "data": [4]}]}

@@ -211,7 +211,7 @@ INSTANCES = 'POST /v1/models/m:predict takes {"instances":[...]}; for this route
         ({"inputs": [tensor(datatype="int32")]}, "did you mean INT32?"),
     ],
 )
-def test_a_refusal_hints_at_what_to_send(document: Any, hint: str) -> None:
+def test_refusal_hints_at_the_expected_request(document: Any, hint: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode(document)
     assert (caught.value.hint or "").removeprefix("'inputs' is a list of objects such as ") == hint

@@ -145,7 +145,7 @@ def test_invalid_changes_change_nothing(client: Client, body: Any, status: int, 
 
 
 @pytest.mark.parametrize("path", ["trace/setting", "logging", "systemsharedmemory/region/r/register"])
-def test_a_change_without_a_body_is_no_json_as_in_triton(memory_client: Client, path: str) -> None:
+def test_change_without_a_body_is_refused_as_in_triton(memory_client: Client, path: str) -> None:
     answer = memory_client.post(f"/v2/{path}")
     assert answer.status_code == 400
     assert answer.get_json()["error"].startswith("failed to parse the request JSON buffer: ")

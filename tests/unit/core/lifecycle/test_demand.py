@@ -381,7 +381,7 @@ def test_new_models_are_registered_and_removed_ones_unloaded(tmp_path: Path) -> 
         assert weight_of(responses) == 2
 
 
-def test_a_load_request_pins_and_knows_new_names(tmp_path: Path) -> None:
+def test_load_request_pins_the_model_and_finds_new_names(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with demanding(tmp_path, model_idle_s=0.001) as bench:
         write(tmp_path, "new", 2)

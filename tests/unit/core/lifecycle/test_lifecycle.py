@@ -88,7 +88,7 @@ def test_explicit_mode_loads_only_the_named_models(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cure", ["load", "unload"])
 @pytest.mark.parametrize("mode", ["explicit", "demand"])
-def test_a_startup_model_that_no_repository_has_keeps_the_server_unready(tmp_path: Path, mode: str, cure: str) -> None:
+def test_missing_startup_model_keeps_the_server_unready(tmp_path: Path, mode: str, cure: str) -> None:
     write(tmp_path, "m", 1)
     for readiness in Readiness:
         with living(tmp_path, control_mode=mode, load_models=("m", "late"), readiness=readiness) as bench:

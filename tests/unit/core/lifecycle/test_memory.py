@@ -118,7 +118,7 @@ def test_model_limit_is_the_memory_not_reserved_for_others() -> None:
     assert Machine(per_model=GIB).ledger.limit("b", GPU) == GIB
 
 
-def test_idle_models_are_asked_for_memory_before_a_load_is_refused() -> None:
+def test_idle_models_free_memory_before_a_load_is_refused() -> None:
     machine = Machine()
     holding = machine.load("a", GIB, takes=6 * GIB)
 
@@ -332,7 +332,7 @@ def test_memory_of_a_model_is_measured_shown_and_freed(tmp_path: Path) -> None:
         assert version.device_bytes["cpu"] < taken - OUTPUTS * 0.9
 
 
-def test_a_load_gets_the_memory_of_idle_models_or_is_refused(tmp_path: Path) -> None:
+def test_load_uses_memory_of_idle_models_or_is_refused(tmp_path: Path) -> None:
     onnx_models.write_version(onnx_models.add_sub("FP32", 1024), tmp_path, "m", WARM)
     for name, size in (("fits", OUTPUTS), ("large", GIB)):
         weights = onnx_models.write_version(onnx_models.add_sub("FP32", 1024), tmp_path, name, CONFIG) / "weights.bin"

@@ -211,7 +211,7 @@ def test_a_reload_of_several_versions_is_all_or_nothing(repository: Repository) 
 
 
 @pytest.mark.parametrize("config", ["max_batch_sise: 8", CONFIG + 'name: "other"', CONFIG + "max_batch_size: -1"])
-def test_a_wrong_configuration_leaves_the_old_version_serving(repository: Repository, config: str) -> None:
+def test_old_version_serves_after_an_invalid_configuration(repository: Repository, config: str) -> None:
     repository.write(1)
     repository.load()
     repository.put("config.pbtxt", config)
@@ -325,7 +325,7 @@ def test_instances_are_added_by_the_published_configuration(repository: Reposito
     assert repository.backend.loads == ["m:1=1", "m:1=1"]
 
 
-def test_a_failed_instance_leaves_the_version_unchanged(repository: Repository) -> None:
+def test_failed_instance_does_not_change_the_version(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     version, (model,) = repository.model.serving[1], repository.backend.models

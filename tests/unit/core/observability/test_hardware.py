@@ -209,7 +209,7 @@ def test_energy_counts_from_the_first_reading(library: FakeNvml) -> None:
     assert [reading.energy for reading in meter.read()] == [1.5]
 
 
-def test_a_field_is_no_longer_read_after_three_failures_in_a_row(
+def test_field_is_not_read_after_three_consecutive_failures(
     library: FakeNvml, caplog: pytest.LogCaptureFixture
 ) -> None:
     meter = opened(library)
@@ -245,7 +245,7 @@ def test_a_broken_driver_gives_one_warning(library: FakeNvml, function: str, cap
     assert library.sessions == 0
 
 
-def test_a_gpu_without_permission_keeps_its_number(library: FakeNvml, caplog: pytest.LogCaptureFixture) -> None:
+def test_inaccessible_gpu_does_not_change_the_numbering(library: FakeNvml, caplog: pytest.LogCaptureFixture) -> None:
     library.codes["nvmlDeviceGetUUID"] = 4
     assert gpu_uuids("0,1", lambda: library) == ("", "")
     assert opened(library).read() == ()

@@ -301,7 +301,7 @@ def test_a_child_writes_its_own_lines_only(monkeypatch: pytest.MonkeyPatch) -> N
         assert file.read().splitlines() == ["of the child", "of the parent"]
 
 
-def test_access_log_shortens_long_values_and_leaves_out_unknown_ones(caplog: pytest.LogCaptureFixture) -> None:
+def test_access_log_shortens_long_values_and_omits_unknown_ones(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log_access("::1", "POST", "/" + "x" * 2000, 200, 0, {"sent_bytes": 2}, request_id="a b" * 1000)
     (found,) = caplog.records

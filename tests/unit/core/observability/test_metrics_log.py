@@ -93,7 +93,7 @@ def test_report_without_models_or_requests_has_zeros() -> None:
     assert not any("duration" in name for name in quiet)
 
 
-def test_a_model_that_was_unloaded_has_no_report_and_begins_anew() -> None:
+def test_unloaded_model_is_not_reported_and_restarts_at_zero() -> None:
     intervals = Intervals()
     loaded = MetricsSnapshot(models=(version("m", 1, 10),))
     assert len(intervals.reports(loaded, is_ready=True)) == 2

@@ -195,7 +195,7 @@ def ask(log: PayloadLog, size: int = 4, answer: int = 4) -> InferenceResponse:
 
 
 @pytest.mark.parametrize(("size", "answer"), [(MIB, 4), (4, MIB)], ids=["requests", "answers"])
-def test_a_full_queue_delays_nothing_and_counts_what_it_drops(
+def test_full_queue_drops_and_counts_records_without_delay(
     size: int, answer: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with held_log() as (log, destination):

@@ -131,7 +131,7 @@ def test_each_request_counts_the_durations_of_its_batch(clocked: Clocked) -> Non
     assert report.slowest[0] == noted
 
 
-def test_requests_of_a_decoupled_batch_are_counted_separately(clocked: Clocked) -> None:
+def test_requests_answered_later_and_of_ensembles_are_counted(clocked: Clocked) -> None:
     """Those that are answered later, and those of ensembles, which do not wait in a queue of their own."""
     statistics, now_ms = clocked.statistics, clocked.now_ms
     statistics.record_request(named("a", 3, 10, 20), 100, 107, 111, 130)

@@ -181,7 +181,7 @@ QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 
 @pytest.mark.parametrize(("name", "arguments"), QUESTIONS)
-def test_a_call_returns_what_the_engine_returns(engine: InferenceEngine, name: str, arguments: Sequence[Any]) -> None:
+def test_call_returns_the_engines_result(engine: InferenceEngine, name: str, arguments: Sequence[Any]) -> None:
     said = getattr(engine, name)(*arguments)
     assert said or said is True
     assert ask(engine, name, *arguments) == said

@@ -36,7 +36,7 @@ from trident.core.remote.wire import (
 )
 
 
-def test_the_number_of_known_documents_is_bounded() -> None:
+def test_document_cache_is_bounded() -> None:
     """Clients choose names and shapes, so their number has no limit."""
     reader = BlockReader(list)
     known = reader._known

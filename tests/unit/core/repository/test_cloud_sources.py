@@ -93,7 +93,7 @@ def test_fetch_of_a_changed_file_is_refused(source: ObjectStoreSource, store: Me
     assert refused.value.hint == "list the repository again"
 
 
-def test_folder_markers_are_left_out_except_for_empty_folders(store: MemoryStore, source: ObjectStoreSource) -> None:
+def test_folder_markers_are_skipped_except_for_empty_folders(store: MemoryStore, source: ObjectStoreSource) -> None:
     """A folder marker is an empty object whose name ends with a slash."""
     for key in ("marked/", "marked/1/", "marked/2/", "marked/2/model.onnx", "empty/"):
         store.put(key, b"x" if key.endswith("x") else b"")
@@ -122,7 +122,7 @@ def test_bad_file_name_fails_only_its_model(
     assert store.reads == [("other/1/model.onnx", 0, 5)]
 
 
-def test_bad_model_name_is_left_out_and_logged_once(
+def test_bad_model_name_is_skipped_and_logged_once(
     source: ObjectStoreSource, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("..", ".", "", "x" * 256):

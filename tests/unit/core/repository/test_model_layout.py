@@ -65,7 +65,7 @@ def test_file_outside_the_model_directory_is_refused(tmp_path: Path) -> None:
     assert caught.value.code is ErrorCode.UNSUPPORTED
 
 
-def test_label_file_must_be_a_regular_file(tmp_path: Path) -> None:
+def test_invalid_label_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)

@@ -39,7 +39,7 @@ def test_only_steps_of_requested_outputs_run() -> None:
     assert bench.outputs == {"o": [4]}
 
 
-def test_the_request_is_passed_on_to_each_step() -> None:
+def test_request_properties_reach_each_step() -> None:
     bench = Bench("i", "o", *CHAIN)
     request = InferenceRequest(
         "e",

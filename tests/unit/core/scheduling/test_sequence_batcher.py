@@ -171,7 +171,7 @@ def test_a_version_that_is_replaced_ends_its_sequences(make_bench: MakeBench) ->
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
 
 
-def test_open_sequences_may_go_on_while_the_server_stops(make_bench: MakeBench) -> None:
+def test_open_sequences_continue_while_the_server_stops(make_bench: MakeBench) -> None:
     bench = make_bench(OLDEST)
     bench.scheduler.start()
     bench.submit("a", 1, "s")

@@ -108,7 +108,7 @@ def test_reused_key_opens_the_new_object(regions: Regions, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["/{}", "{}", "///{}"])
-def test_slashes_before_a_key_do_not_matter(key: str) -> None:
+def test_leading_slashes_of_a_key_are_ignored(key: str) -> None:
     with shared_memory_object(8) as found:
         assert open_object(key.format(found.lstrip("/"))).size == 8
 

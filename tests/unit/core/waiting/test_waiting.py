@@ -115,7 +115,7 @@ def test_no_call_is_made_after_the_end(hub: Any) -> None:
 
 
 @hub_test
-def test_an_item_after_the_timeout_wakes_no_greenlet(hub: Any) -> None:
+def test_item_after_the_timeout_does_not_wake_a_greenlet(hub: Any) -> None:
     with inbox_of(hub) as inbox:
         late: GreenletMailbox[str] = GreenletMailbox(inbox)
         other: GreenletMailbox[str] = GreenletMailbox(inbox)
@@ -129,7 +129,7 @@ def test_an_item_after_the_timeout_wakes_no_greenlet(hub: Any) -> None:
 
 
 @hub_test
-def test_an_item_for_a_killed_greenlet_does_no_harm(hub: Any) -> None:
+def test_item_for_a_killed_greenlet_is_ignored(hub: Any) -> None:
     with inbox_of(hub) as inbox:
         mailbox: GreenletMailbox[str] = GreenletMailbox(inbox)
         waiting = gevent.spawn(mailbox.get)

@@ -66,7 +66,7 @@ def test_names_depend_only_on_the_content() -> None:
     assert model.startswith("digits-")
 
 
-def test_tags_are_on_every_resource_or_left_out() -> None:
+def test_tags_are_on_every_resource_or_omitted() -> None:
     makes = ("Create", "Put")
     tagged = dry_run("create", "digits", *REAL_TIME, "--tag=team=vision")
     assert {str(call.parameters.get("Tags")) for call in tagged if call.name.partition(".")[2].startswith(makes)} == {
@@ -194,7 +194,7 @@ def test_update_waits_as_long_as_its_steps_may_take() -> None:
     )
 
 
-def test_an_update_may_leave_out_alarms_and_keep_the_number_of_instances() -> None:
+def test_update_without_alarms_keeps_the_number_of_instances() -> None:
     none = dry_run("update", "digits", *REAL_TIME, "--no-alarms")
     assert "AutoRollbackConfiguration" not in only(none, "sagemaker.UpdateEndpoint")["DeploymentConfig"]
     assert "PutMetricAlarm" not in names(none)

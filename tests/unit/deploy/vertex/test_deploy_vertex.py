@@ -161,7 +161,7 @@ def test_batch_job_has_every_option() -> None:
     assert job.output_config.bigquery_destination.output_uri == "bq://p.d"
 
 
-def test_dry_run_uses_a_stand_in_for_an_answer() -> None:
+def test_dry_run_uses_placeholders_for_answers() -> None:
     names = [name for name, _ in dry_run("delete", "--expired", "--model=digits")]
     assert names == ["ListEndpoints", "GetEndpoint", "UndeployModel", "DeleteEndpoint", "DeleteModel"]
 

@@ -352,7 +352,7 @@ def test_an_archive_of_torchserve_runs_its_own_handler(tmp_path: Path, capsys: p
     assert "import net.pt from it" in capsys.readouterr().err
 
 
-def test_code_in_an_archive_with_a_handler_of_torchserve_is_left_out(
+def test_code_of_an_archive_with_a_torchserve_handler_is_not_imported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = {"model": {"modelName": "cats", "handler": "image_classifier", "serializedFile": "net.pt"}}

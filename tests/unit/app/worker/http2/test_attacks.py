@@ -98,7 +98,7 @@ def test_rapid_reset_cve_2023_44487():
     assert client.protocol.places_taken == 0
 
 
-def test_rapid_reset_within_the_limits_goes_on():
+def test_rapid_reset_within_the_limits_is_served():
     """A client that cancels as many calls as it lets be answered is none that attacks."""
     client = RawClient()
     for id in range(1, 12 * BURST, 4):

@@ -114,7 +114,7 @@ def test_slow_reader_delays_only_itself(begin: Begin) -> None:
     assert slow.text == counted("one", 1500)
 
 
-def test_disconnect_frees_its_place_in_the_batch(begin: Begin) -> None:
+def test_disconnect_frees_its_slot_in_the_batch(begin: Begin) -> None:
     long = [begin(" one", 1000), begin(" one", 1000)]  # for a third of this size there is no memory
     until(lambda: all(client.text for client in long))
     third = begin(" two", 1000)
@@ -155,7 +155,7 @@ def test_text_is_that_of_the_hubs_tokenizer(folder: Path, model: Any) -> None:
         assert "".join(text.add(token)[0] for token in tokens) + text.rest() == hub.decode(tokens)
 
 
-def test_prompt_that_ends_with_the_token_for_padding_is_read_whole(begin: Begin) -> None:
+def test_prompt_ending_with_the_padding_token_is_read_completely(begin: Begin) -> None:
     other, padded = begin(" one", 200), begin(" one two<pad>", 3)
     until(lambda: other.reason == "length" and padded.reason)
     assert (padded.text, padded.reason) == ("", "stop")  # after that token the model says its end

@@ -44,7 +44,7 @@ def requested(accelerators: str = "", placement: Placement = GPU, more: str = ""
     return {request.name: request.options for request in requested_providers(config, placement)}
 
 
-def test_options_of_the_cuda_accelerator_are_passed_on() -> None:
+def test_options_of_the_cuda_accelerator_are_forwarded() -> None:
     text = 'gpu_execution_accelerator { name: "cuda" parameters { key: "gpu_mem_limit" value: "1000" } }'
     assert requested(text)[CUDA] == {"device_id": "1", "gpu_mem_limit": "1000"}
     more = 'parameters { key: "gpu_mem_limit" value { string_value: "2000" } }'

@@ -71,7 +71,7 @@ def test_strings_that_are_not_text_are_refused_by_name(tmp_path: Path) -> None:
         model.infer({"INPUT0": strings(b"text", shape=(1,))})
 
 
-def test_model_may_turn_text_into_numbers(tmp_path: Path) -> None:
+def test_string_input_may_have_a_numeric_output(tmp_path: Path) -> None:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "BYTES", [-1])
     text += tensor_text("output", "OUTPUT0", "FP32", [-1])
     with serving(onnx_models.string_to_number(), text, tmp_path) as model:

@@ -80,7 +80,7 @@ def test_writable_file_gets_its_callback(end: End) -> None:
     assert not end.writable.acquire(timeout=0.05)
 
 
-def test_exception_of_a_callback_is_reported_and_others_go_on(
+def test_exception_of_a_callback_is_reported_and_others_continue(
     watcher: FileWatcher, end: End, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:

@@ -86,7 +86,7 @@ def test_input_names_are_mapped_to_argument_positions(names: list[str], found: d
     assert places(names, {"ARGS[0]": 0, "ARGS[1]": 1}, ("a", "b")) == found
 
 
-def test_leaves_are_named_by_their_path() -> None:
+def test_nested_tensors_are_named_by_their_path() -> None:
     tree = {"sum": 0, "more": [1, {"key": 2}]}
     assert named_leaves(tree, "RESULT") == {"RESULT[sum]": 0, "RESULT[more][0]": 1, "RESULT[more][1][key]": 2}
 

@@ -38,7 +38,7 @@ def test_fake_has_only_names_of_the_real_tensorrt(real: Any, name: str) -> None:
     assert missing == []
 
 
-def test_values_of_profiles_are_asked_for_by_profile_and_name(real: Any) -> None:
+def test_profile_values_are_looked_up_by_profile_and_name(real: Any) -> None:
     """The keywords have it the other way, see `describe`."""
     signature = real.ICudaEngine.get_tensor_profile_values.__doc__.splitlines()[0]
     assert signature.index("Int" if "SupportsInt" in signature else "int") < signature.index("str")

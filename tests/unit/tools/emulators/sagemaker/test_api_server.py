@@ -247,7 +247,7 @@ def test_the_streaming_api_has_its_own_names_for_two_headers() -> None:
     assert read_invocation(given, b"", is_stream=True).headers["Content-Type"] == "application/json"
 
 
-def test_only_headers_that_the_sdk_knows_reach_the_caller() -> None:
+def test_only_headers_known_to_the_sdk_reach_the_caller() -> None:
     report = BreachReport()
     answered = [
         ("content-type", "text/csv"),

@@ -97,7 +97,7 @@ def test_least_outstanding_requests_takes_the_idle_copy() -> None:
         assert {first.result(), second.result()} == {0, 1}
 
 
-def test_expired_session_is_refused_and_a_stream_opens_none() -> None:
+def test_expired_session_is_refused_and_streams_cannot_open_one() -> None:
     with copies(2) as found:
         found.number(b"old; Expires=2001-01-01T00:00:00Z", **{SESSION: "NEW_SESSION"})
         opened = found.number(b"new; Expires=2901-01-01T00:00:00Z", **{SESSION: "NEW_SESSION"})
