@@ -140,6 +140,9 @@ def report(root: Path, listing: bool = False) -> Iterator[str]:
     for top in AROUND:
         around = sum(count_lines(path.read_text()) for path in python_files(root, top))
         yield f"{top + ', lines':<35}{around:>8,}"
+    guides = [page for page in (root / "docs").glob("*.md") if page.stem not in ("architecture", "reading")]
+    words = sum(len(page.read_text().split()) for page in guides)
+    yield f"guides (docs/*.md), words          {words:>8,}   (without architecture and reading)"
     yield f"product files                      {len(sizes):>8,}   (without __init__.py)"
     yield f"median lines of a file             {statistics.median(sizes):>8,.0f}"
     yield f"import cycles                      {len(cycles):>8,}"
