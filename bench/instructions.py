@@ -45,7 +45,7 @@ def under_callgrind(server: Server, folder: Path) -> Server:
 
 
 def per_request(load: Load, folder: Path) -> float:
-    """The least number per request over HTTP in a few turns, without what the server does when nobody asks."""
+    """The least number per request over HTTP in a few rounds, less what the idle server executes."""
     at = urlsplit(load.url)
     requests = [http_request("POST", at.path, {"Host": at.netloc, **load.headers}, body) for body in load.bodies]
     with socket.create_connection((at.hostname, at.port or 80), timeout=600) as connection:

@@ -61,10 +61,10 @@ _NEAR_S = 0.1
 
 
 class Expiring(Protocol):
-    """It must be hashable."""
+    """An object with a deadline. It must be hashable."""
 
     def expire(self) -> None:
-        """Its time has come. Called on the hub. What it raises is logged."""
+        """Called on the hub at the deadline. Exceptions are logged."""
 
 
 class Deadlines:

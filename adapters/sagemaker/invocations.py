@@ -314,7 +314,7 @@ class Session:
         self._starts = False
 
     def give_up(self, model: ServedModel) -> None:
-        """The answer is an error. One that would have opened the session does not name it, so nobody can close it:
+        """The answer is an error. One that would have opened the session does not name it, so no client can close it:
         without this it would have a slot of the model until it was idle for long enough.
 
         A sequence ends with a request that is cancelled before it runs, and with its END.

@@ -237,16 +237,16 @@ class _StreamingModel:
         """An instance can always execute."""
 
     def check_ready(self) -> None:
-        """It is always ready."""
+        """Do nothing: a function is always ready."""
 
     def processes(self) -> list[ModelProcessMetrics]:
         return []
 
     def retain(self, devices: Iterable[str]) -> None:
-        """There are no weights."""
+        """Do nothing: a function has no weights."""
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 class _StreamingInstance:
@@ -299,7 +299,7 @@ class _StreamingInstance:
         return LATER
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing: there is nothing to free."""
 
 
 # --- in a process of a Python model

@@ -191,7 +191,7 @@ def watch_start(
     """
 
     def specs(models: Iterable[str]) -> list[ModelSpec]:
-        """Those of the models that clients ask: a step of an ensemble may take only what its other steps make."""
+        """Return the specs of `models` without the steps of ensembles, whose inputs may come from other steps only."""
         found, steps = [], set()
         for model in models:
             with suppress(ServerError):  # unloaded meanwhile, or one of two that have the name

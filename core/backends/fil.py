@@ -193,7 +193,7 @@ class TreeHeader:
 
 
 def signature_of(header: TreeHeader, settings: TreeSettings) -> ModelSignature:
-    """One input of as many features as the trees know, one output. Triton leaves both to the configuration."""
+    """One input of as many features as the trees know, one output. Triton requires both in the configuration."""
     return ModelSignature(
         (TensorSignature(INPUT, _FP32.name, (-1, header.features)),),
         (TensorSignature(_OUTPUT, _FP32.name, (-1, _width(header, settings))),),
@@ -278,7 +278,7 @@ def answers(scores: Array, settings: TreeSettings, width: int) -> Array:
 
 
 def _narrow(scores: Array) -> Array:
-    """As FP32. A dimension of 1 is left out, as in Triton."""
+    """Return the scores as FP32. A dimension of 1 is removed, as in Triton."""
     narrow = np.ascontiguousarray(scores, np.float32)
     return narrow[:, 0] if narrow.shape[1] == 1 else narrow
 

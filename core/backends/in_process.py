@@ -207,7 +207,7 @@ class InProcessModel:
         """An instance can always execute."""
 
     def check_ready(self) -> None:
-        """It is always ready."""
+        """Do nothing: a model in this process is always ready."""
 
     def processes(self) -> list[ModelProcessMetrics]:
         return []

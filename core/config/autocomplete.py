@@ -26,7 +26,7 @@ class CpuInstead(tuple[int, ...]):
     """GpuIds without a GPU, of a server that then runs the instances of KIND_GPU on its CPU: --gpu-missing=cpu."""
 
 
-# Both ways out, each with all of its steps.
+# Both hints, each with all of its steps.
 _ON_CPU = "to run it on the CPU, start the server with --gpu-missing=cpu, or use KIND_CPU; to run it on a GPU,"
 _ON_GPU = "start the server where it sees one (docker run --gpus=all)"
 

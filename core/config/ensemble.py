@@ -76,7 +76,7 @@ def reachable(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> frozenset
 
 
 def first_unconnected(steps: Sequence[EnsembleStep], output: str, there: Collection[str]) -> str:
-    """The first tensor on the way back from `output` that no step and no input writes; "" if there is only a cycle."""
+    """Return the first tensor, backwards from `output`, that no step and no input writes; "" for a cycle."""
     writers = {tensor: step for step in steps for tensor in step.results}
     seen = {output}
     waiting = [output]
@@ -343,7 +343,7 @@ class KnownModels:
         return [(self._specs[name][max(self._specs[name])], steps) for name, steps in sorted(self._steps.items())]
 
     def problems(self) -> dict[str, list[Problem]]:
-        """The problems of the ensembles with the models of their steps, by ensemble; those without any are left out."""
+        """The problems of the ensembles with the models of their steps, by ensemble, without those that have none."""
         found: dict[str, list[Problem]] = {}
         for name in sorted(self._steps):
             problems = self._problems(name)

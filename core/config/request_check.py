@@ -1,4 +1,4 @@
-"""Checks a request against its model's configuration and turns its inputs into the arrays that the model reads.
+"""Checks a request against its model's configuration and converts its inputs to the arrays that the model reads.
 
 The requests of all front ends are checked here. Inputs are checked in reverse order, because Triton reports the last
 wrong input first.

@@ -672,7 +672,7 @@ def initial_states(config: ModelConfig, states: tuple[StateSpec, ...], model_dir
             initial = given[state.input_name]
             name, datatype = state.input_name, state.datatype
             if not initial:
-                # Triton leaves the memory as it is. Zeros tell nothing of other requests.
+                # Triton does not clear the memory. Zeros reveal nothing of other requests.
                 found[name] = _zeros(datatype, state.dims)
             elif initial[0].WhichOneof("state_data") == "zero_data":
                 found[name] = _zeros(datatype, tuple(initial[0].dims))

@@ -801,7 +801,7 @@ def control_problems(config: ModelConfig, signature: ModelSignature, model_name:
             yield Problem(path, text, f"the inputs of the model are: {', '.join(sorted(tensors))}")
             continue
         dims = tensor.shape[1:] if config.max_batch_size > 0 else tensor.shape
-        # A dimension that the graph leaves open can be 1.
+        # A variable dimension of the graph can be 1.
         if len(dims) != 1 or dims[0] not in (1, -1):
             text = f"{unable} '{name}' in model has dims {shape_text(dims)} but dims [1] is expected"
             yield Problem(path, text)

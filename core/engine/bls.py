@@ -22,7 +22,7 @@ from trident.core.scheduling.rate_limiter import RateLimiter
 
 
 class EngineBlsClient:
-    """Implements BlsClient on the models of `lifecycle`, whose executions `rate_limiter` lets take turns."""
+    """Implements BlsClient on the models of `lifecycle`, whose executions `rate_limiter` coordinates."""
 
     def __init__(self, lifecycle: Lifecycle, rate_limiter: RateLimiter | None = None) -> None:
         self._lifecycle = lifecycle

@@ -66,7 +66,7 @@ from trident.core.waiting import Mailbox, ThreadMailbox
 
 _log = logging.getLogger("trident.engine")
 
-# Seconds for what is left of the payload log: also where the exit timeout is over, and at most.
+# Seconds for the rest of the payload log: granted even after the exit timeout, and at most.
 _LEAST_PAYLOAD_S, _MOST_PAYLOAD_S = 0.5, 10.0
 
 
@@ -126,7 +126,7 @@ class InferenceEngine:
         self._lifecycle.log_in_flight(seconds_left)
 
     def finish(self, timeout_s: float) -> bool:
-        """Answer accepted requests for at most `timeout_s` seconds, then free everything. False if some are left."""
+        """Answer accepted requests for at most `timeout_s` seconds, then free everything. False if some remain."""
         until_s = time.monotonic() + timeout_s
         drained = self._lifecycle.finish(timeout_s)
         if self._history is not None:

@@ -88,7 +88,7 @@ def call(
 
 
 def mark_of(method: object) -> CallMark | None:
-    """The mark of a method; None if front ends do not call it this way."""
+    """Return the mark of a method; None if front ends do not call it remotely."""
     mark: CallMark | None = getattr(method, _ATTRIBUTE, None)
     return mark
 

@@ -1,4 +1,4 @@
-"""The way of a request for inference that all protocols share. A front end has its own codec before and after it:
+"""The steps of an inference request that all protocols share. A front end has its own codec before and after it:
 
     find_model        the version that serves the request
     one_response      refuses a model that may answer any number of times

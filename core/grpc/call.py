@@ -52,7 +52,7 @@ _STATUS_OK: Final = Status.OK
 
 
 class Call(Receiver):
-    """The receiver of a stream, and the way back. All of it runs on the hub's thread.
+    """Receives the messages of a stream and sends the answers. All of it runs on the hub's thread.
 
     | state    | `ended` | `busy` | `_stream` |                                                                  |
     |----------|---------|--------|-----------|------------------------------------------------------------------|
@@ -298,7 +298,7 @@ class Call(Receiver):
         if self.ended and not self.busy:
             self._release()
 
-    # --- the way back
+    # --- sending
 
     @property
     def unsent(self) -> int:

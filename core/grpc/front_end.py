@@ -271,7 +271,7 @@ class ResponseCounts:
         return [*self._responses.collect(), *self.errors.collect()]
 
     def count(self, method: Method | None, status: Status) -> None:
-        index: int = status  # a list of a compiled module has no fast way for a member of an enum
+        index: int = status  # a list of a compiled module has no fast path for a member of an enum
         (method or self._unknown).ended[index] += 1
         if not self._is_due:
             self._is_due = True

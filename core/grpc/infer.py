@@ -235,7 +235,7 @@ class _StreamRequest:
                 self.take(self.taken)
 
     def take(self, count: int = 1) -> None:
-        """So many responses of a decoupled model have left: it may send as much again."""
+        """Acknowledge `count` sent responses of a decoupled model, which may then send as many more."""
         pending = self.pending
         if isinstance(pending, StreamedRequest):
             pending.take(count)

@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 
 class MessageReader:
-    """Takes the bytes of one stream. A large message is received in place, in memory of `allocate` where it has some.
+    """Takes the bytes of one stream. A large message is received directly into memory of `allocate` where it has some.
 
     A message longer than `limit` bytes is refused by its prefix, before there is memory for it. `offset(size)` is where
     in a message of `size` bytes the tensors probably begin: that byte is aligned. All methods raise GrpcError; after

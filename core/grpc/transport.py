@@ -61,7 +61,7 @@ class Receiver(Protocol):
 
 
 class CallStream(Protocol):
-    """The way back to the client of one stream."""
+    """Sends messages to the client of one stream."""
 
     __slots__ = ()
 
@@ -97,9 +97,9 @@ class CallStream(Protocol):
         """End the stream at once, with CANCEL. `Receiver.cancel` is not called."""
 
     def release(self) -> None:
-        """Nothing of the call runs in the server any more: its place is free for another stream.
+        """Free the stream's slot, because no work of the call runs in the server any more.
 
-        Called once for each stream. A client that resets streams cannot have more work done than it has places for.
+        Called once for each stream. A client that resets streams cannot have more work done than it has slots.
         """
 
 

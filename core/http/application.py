@@ -1,4 +1,4 @@
-"""The v2 protocol as a WSGI application: a Flask application, and a short way past it.
+"""The v2 protocol as a WSGI application: a Flask application, and a fast path around it.
 
 Infer and generate requests and the server's own probes take the short way: `__call__` knows their path and calls the
 view itself. All other requests go through Flask (core/http/flask_app.py), which the first of them imports. Both ways
@@ -86,7 +86,7 @@ InferPath = tuple[Route, dict[str, str]]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class V2Application(HttpFrontEnd):
-    """Serves `engine` over the v2 protocol; `bridge` waits for it in the way that fits the server.
+    """Serves `engine` over the v2 protocol; `bridge` waits for it as the server requires.
 
     A subclass, which may be of another package, changes the hooks of HttpFrontEnd and these, and nothing else:
 

@@ -238,7 +238,7 @@ def parse_json(text: Buffer, location: str = "", pairs: Callable[[list[tuple[str
             raw = bytes(text)
             if b"NaN" not in raw and b"Inf" not in raw:
                 raise
-            # orjson judges all but the words, so that none of them changes how the rest is read.
+            # orjson judges everything but the special values, so that none of them changes how the rest is parsed.
             orjson.loads(_WORD.sub(_as_number, raw))
             return json.loads(_WORD.sub(_spelled_out, raw), parse_int=_integer, object_pairs_hook=pairs)
         return document if pairs is None else json.loads(bytes(text), parse_int=_integer, object_pairs_hook=pairs)
@@ -318,7 +318,7 @@ _BLANK = re.compile(rb"\n[ \t\r]*\n").search
 
 
 def without_blank_lines(text: bytes) -> bytes:
-    """`text` without lines that have nothing but blanks, which people leave between and after rows."""
+    """`text` without lines that have nothing but blanks, which people write between and after rows."""
     if _BLANK(text) is None and not text[:1].isspace() and not text[-2:].isspace():
         return text
     return b"\n".join([line for line in text.split(b"\n") if line and not line.isspace()])

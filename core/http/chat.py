@@ -232,7 +232,7 @@ def _takes_parts(template: Any) -> bool:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """In place of Jinja's own filter, which escapes for HTML and sorts."""
+    """Replaces Jinja's own filter, which escapes for HTML and sorts."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -221,7 +221,7 @@ class Account:
         return content, calls
 
     def begin_logprobs(self) -> Logprobs | None:
-        """Those of the text that comes."""
+        """Return an empty record for the logprobs of the text to come; None if the client wants none."""
         return None if self._most is None else Logprobs(self._most, self._offsets)
 
     def add(self, response: InferenceResponse, logprobs: Logprobs | None) -> str:
@@ -356,7 +356,7 @@ def _guided_by(tools: Tools, body: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in body:
         if name.startswith(("guided_", "structured_")) and body[name] is not None:
             raise InvalidRequest(f"'{name}' guides the text, and 'tool_choice' wants calls in its place: send one")
-    # That form is one of the text, and there is no text.
+    # `response_format` describes the text, and the answer has no text.
     return {**body, "response_format": None, "guided_json": tools.guide}
 
 

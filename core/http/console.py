@@ -344,7 +344,7 @@ def _trace(family: tuple[TraceRecord, ...]) -> list[dict[str, Any]]:
 
 
 def _data(environ: Environ, document: object) -> Reply:
-    """Polled each second, so that an access log leaves it out."""
+    """Polled each second and therefore not in the access log."""
     environ[PROBE_KEY] = True
     reply = json_reply(document)
     reply.headers += [("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]

@@ -1,4 +1,4 @@
-"""The way of an inference request over HTTP. Every entry point calls these functions, in this order, the first two of
+"""The steps of an inference request over HTTP. Every entry point calls these functions, in this order, the first two of
 core/frontend/dataplane.py:
 
     find_model       the version that serves the request

@@ -152,7 +152,7 @@ def message_of(error: Exception, hints: ErrorHints = ErrorHints.FIELD) -> str:
 
 def _refusal(error: Exception) -> tuple[int | None, str]:
     """The status and the text of an error of Werkzeug; else None and ""."""
-    # Werkzeug is imported by the first request that needs it, on another thread. Before that there is no such error,
+    # Werkzeug is imported by the first request that needs it, on another thread. Before that its errors do not exist,
     # and to import it here as well could give both threads half of it.
     kind = getattr(sys.modules.get("werkzeug.exceptions"), "HTTPException", ())
     return (error.code, error.name) if isinstance(error, kind) else (None, "")

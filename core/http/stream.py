@@ -214,7 +214,7 @@ class _Asked:
             self.take(self.taken)
 
     def take(self, count: int) -> None:
-        """So many responses of a decoupled model have left: it may send as much again."""
+        """Acknowledge `count` sent responses of a decoupled model, which may then send as many more."""
         if isinstance(self.pending, StreamedRequest):
             if count:
                 self.pending.take(count)
@@ -418,7 +418,7 @@ class ModelStream:
         self.changed()
 
     def take(self) -> StreamMessage | None:
-        """The next message for the client; None while there is none. Call `sent` when it has left."""
+        """Return the next message for the client, or None. Call `sent` once it has been sent."""
         while self._outbox:
             asked, answer = self._outbox.popleft()
             is_last = not isinstance(answer, InferenceResponse) or not asked.is_streamed or answer.final
@@ -434,7 +434,7 @@ class ModelStream:
         return None
 
     def sent(self, message: StreamMessage, began_ns: int = 0) -> None:
-        """The message has left for the client; sending began at `began_ns` of the monotonic clock."""
+        """Note that the message was sent; sending began at `began_ns` of the monotonic clock."""
         self._unsent -= message.size
         if message.asked.is_streamed:
             message.asked.take(1)
@@ -513,11 +513,11 @@ class ModelStream:
 
 
 def _nothing() -> None:
-    """Nobody waits."""
+    """Does nothing: no caller waits."""
 
 
 def _ignore(response: InferenceResponse) -> None:
-    """Nobody waits for the end of a sequence."""
+    """Ignores the response to the end of a sequence."""
 
 
 def _output_chunk(response: InferenceResponse) -> tuple[bytes, bool]:

@@ -149,7 +149,7 @@ class Calls:
         return content + self._taken(len(self._kept[:begin].rstrip())), calls
 
     def end(self) -> tuple[str, list[dict[str, Any]]]:
-        """The rest, when the text has ended."""
+        """Return the remaining content and calls at the end of the text."""
         rest = self._taken(len(self._kept))
         form = self._tools.form
         if form is CallForm.ARGUMENTS:

@@ -268,7 +268,7 @@ def _source_parameters(item: Any) -> dict[str, Any]:
 
 
 def _place(parameters: dict[str, Any]) -> RegionReference | None:
-    """The place in shared memory of a tensor; None if it has none there."""
+    """Return the range of a tensor in shared memory; None if it is not there."""
     region = parameters.get("shared_memory_region")
     if "shared_memory_region" in parameters:
         string("shared_memory_region", region)
@@ -333,7 +333,7 @@ def _numbers(content: list[Any], datatype: Datatype, count: int) -> memoryview |
 def _read_outputs(
     outputs: Any, request: InferenceRequest, regions: dict[str, RegionReference]
 ) -> dict[str, tuple[bool, int]]:
-    """The forms of the listed outputs. Adds to `regions` the places of those that shall lie in shared memory."""
+    """The forms of the listed outputs. Adds to `regions` the ranges of those in shared memory."""
     if type(outputs) is not list:
         raise unable("outputs", _NON_ARRAY)
     listed: dict[str, tuple[bool, int]] = {}

@@ -1,4 +1,4 @@
-"""A request on its way through the engine, and responses that are sent later, more than once, or from any thread.
+"""A request inside the engine, and responses that are sent later, more than once, or from any thread.
 
 Source: docs/spec/schedulers.md section 3.8, docs/spec/python-backend.md section 4.3 ("InferenceResponseSender").
 """
@@ -123,7 +123,7 @@ class PendingRequest:
         self.last: InferenceResponse | None = None
         self.defer = defer
         self.flush = flush
-        # Set by `cancel`. A queued request that carries it leaves the queue unrun.
+        # Set by `cancel`. A queued request that carries it is removed from the queue unexecuted.
         self.cancelled: CancelCause | None = None
         # What `cancel` calls as well, None for nothing: set by an engine that does not look at `cancelled`.
         self.on_cancel: Callable[[PendingRequest], None] | None = None
@@ -187,7 +187,7 @@ class PendingRequest:
             return drop
 
     def origin_of(self, error: ServerError) -> Origin:
-        """That of an error with which its execution ended: a model may end one because it was cancelled."""
+        """Return the origin of an error of its execution: a model may end a request because it was cancelled."""
         if self.cancelled is not None and error.code is ErrorCode.CANCELLED:
             return Origin.CANCELLED
         return Origin.FAILED
@@ -427,7 +427,7 @@ class StreamedRequest(PendingRequest):
         self.on_take: Callable[[StreamedRequest, int], None] | None = None
 
     def take(self, count: int = 1) -> None:
-        """The oldest `count` responses have left: the model may send as much again. Any thread."""
+        """Acknowledge the oldest `count` responses, so that the model may send as many more. Any thread."""
         on_take = self.on_take
         if on_take is not None:
             guarded(partial(on_take, self, count), "the next response of a stream")

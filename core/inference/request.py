@@ -63,9 +63,9 @@ class CloseReason(IntEnum):
     IDLE = 0
     """An instance was free, and there was nothing to wait for."""
     FULL = 1
-    """It had the greatest size, or the next request did not fit."""
+    """The batch had the maximum size, or the next request did not fit."""
     PREFERRED = 2
-    """It had a preferred size, or the next request would have made it larger than all of them."""
+    """The batch had a preferred size, or the next request would have exceeded all of them."""
     DELAY = 3
     """The queue delay of its oldest request was over."""
     DEADLINE = 4

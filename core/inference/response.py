@@ -187,7 +187,7 @@ _NOTHING = memoryview(b"")
 
 
 class RegionReference(NamedTuple):
-    """A place in a region: the name of the region, the offset from its beginning and the size, both in bytes."""
+    """A range of a region: the name of the region, the offset from its beginning and the size, both in bytes."""
 
     region: str
     offset: int
@@ -298,7 +298,7 @@ class RegionRequest(InferenceRequest):
 
     @classmethod
     def of(cls, request: InferenceRequest, output_regions: Mapping[str, RegionReference]) -> RegionRequest:
-        """The same request, whose outputs shall lie in these places."""
+        """Return the same request with outputs in these ranges of regions."""
         made = cls(
             request.model_name,
             request.inputs,

@@ -166,7 +166,7 @@ class SendQueue:
                 self._frames.clear()
                 return
             was_blocked = self._unsent is not None
-            # The rest goes first and alone: joined with new frames, a large rest would be copied again and again.
+            # The rest is sent first and alone: joined with new frames, a large rest would be copied again and again.
             if self._unsent is None or self._send(self._unsent):
                 parts: list[bytes] = []
                 try:

@@ -205,7 +205,7 @@ class SharedMemory:
         return offset if 0 <= offset < self._reach else None
 
     def close(self) -> None:
-        """Close the descriptor and unmap the memory as soon as no view of it is left."""
+        """Close the descriptor and unmap the memory once no view of it exists."""
         # Another mapping may get this address later.
         self._reach = 0
         self._memory = self._mapping = None
@@ -338,7 +338,7 @@ class PageAllocator:
                 self._lock.release()
 
     def _settle(self) -> None:
-        """Turn what was freed into holes. The caller has the lock."""
+        """Add the freed ranges to the holes. The caller has the lock."""
         while self._freed:
             offset, size = self._freed.popleft()
             self.used -= size

@@ -1,11 +1,11 @@
-"""Models that are loaded when something asks for them, and let go when they rest: --model-control-mode=demand.
+"""Models that are loaded by their first request and unloaded when idle: --model-control-mode=demand.
 
-    registered -> loading -> serving -> registered    it was idle, or others needed its memory
+    registered -> loading -> serving -> registered    after it was idle, or for the memory of another
                      \\-> failed                       until a pause is over, which grows with each failure
 
-A registered model is a few hundred bytes: its configuration was read and checked, and nothing of it is in memory. Who
-asks for it waits for the load together with all others who do. Which model goes when a load lacks memory is decided by
-what it holds, times the time since its last request, divided by the time that its load took.
+A registered model is a few hundred bytes: its configuration was read and checked, and its files are not in memory. All
+requests to it wait for the same load. When a load lacks memory, the model with the highest score is unloaded: its
+memory, times the time since its last request, divided by the duration of its load.
 Source: docs/models-on-demand.md.
 """
 
@@ -58,7 +58,7 @@ _Resident = Sequence[tuple["Registration", Model]]
 
 
 class Reason(Enum):
-    """Why a model was let go; the value is the label of the metric."""
+    """Reason of an unload; the value is the label of the metric."""
 
     IDLE = "idle"
     MEMORY = "memory"
@@ -195,7 +195,7 @@ class Demand:
                 self._registered.pop(key.name, None)
 
     def forget(self, key: ModelKey) -> None:
-        """The model is no longer in its repository: let it go after its last request."""
+        """Unload a model that is no longer in its repository, after its last request."""
         self._remove(key)
         model = self._models.get(key)
         if model is None:

@@ -42,7 +42,7 @@ class ComposedModel:
         return {"execution provider": f"ensemble of {len(self.versions)} steps"}
 
     def watch(self, on_change: OnChange) -> None:
-        """It has no instances."""
+        """Do nothing: an ensemble has no instances."""
 
     @property
     def trouble(self) -> str:
@@ -55,14 +55,14 @@ class ComposedModel:
                 raise ModelNotReady(f"the model '{version.name}' is not ready")
 
     def processes(self) -> list[ModelProcessMetrics]:
-        """Those of its steps are counted there."""
+        """Return nothing: the processes of the steps count for their own models."""
         return []
 
     def instance(self, placement: Placement) -> BackendInstance:
         raise ConfigInvalid("an ensemble has no instances")
 
     def retain(self, devices: Iterable[str]) -> None:
-        """It has nothing on any device."""
+        """Do nothing: an ensemble has no memory on a device."""
 
     def close(self) -> None:
         _release(dict.fromkeys(self.versions))
@@ -155,4 +155,4 @@ class SchedulerProbe:
             responses.put(InferenceResponse.failed(pending.request, BackendFailed(reason)))
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing: there is nothing to free."""

@@ -57,7 +57,7 @@ NOT_FOUND = "model not found in any model repository"
 ALL_MODELS = "*"
 # More than an empty repository takes to be read.
 _START_SECONDS = 30.0
-# Between two looks for models that rest.
+# Between two searches for idle models.
 _LOOK_S = 1.0
 # The bytes of files from which a model does not hold up smaller ones.
 _LARGE = 64 << 20
@@ -245,7 +245,7 @@ class Lifecycle:
         log_in_flight(self._serving(), seconds_left)
 
     def finish(self, timeout_s: float) -> bool:
-        """Refuse new requests, answer accepted ones, free everything. False if some are left after `timeout_s`."""
+        """Refuse new requests, answer accepted ones, free everything. False if some remain after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         self._exiting.set()
         _log.info("Waiting for in-flight requests to complete.")
@@ -447,7 +447,7 @@ class LoadThreads:
         self._closed = False
 
     def submit(self, work: Callable[[], None], size: int = 0) -> None:
-        """Run `work`, which loads files of `size` bytes, in its turn; after `close` drop it."""
+        """Queue `work`, which loads files of `size` bytes; after `close` drop it."""
         with self._lock:
             if self._closed:
                 return
@@ -487,7 +487,7 @@ class LoadThreads:
             guarded(work, "a load")
 
     def _next(self, was_large: bool) -> bool:
-        """Return whether a large model is next: they take turns with small ones where both wait."""
+        """Return True if a large model is next: large and small ones alternate while both wait."""
         may_be_large = bool(self._waiting[True]) and self._may_run(True)
         return may_be_large and (not was_large or not self._waiting[False])
 

@@ -425,7 +425,7 @@ class ModelLoader:
             _log.info("model '%s' version %d took %d bytes of %s", version.name, version.version, taken, device)
 
     def _reservations(self, version: ModelVersion, placed: Sequence[Placement]) -> InstanceReservations:
-        """Those of the instances on the resources that their executions hold, if the server has a rate limiter."""
+        """Return the instances' reservations of the resources of their executions, if the server has a rate limiter."""
         if self._parts.rate_limiter is None and any(placement.limit.needs for placement in placed):
             _log.warning(
                 "model '%s' has a rate_limiter, but the server has none: start it with --rate-limit=execution_count",

@@ -25,7 +25,7 @@ _MIB = 1 << 20
 _RESERVE_PART = 20
 _RESERVE_LEAST = 64 * _MIB
 _RESERVE_MOST = 512 * _MIB
-# Of what a model took at its load and warm-up, the part that is kept for what its requests take beyond that.
+# Part of the memory of a model's load and warm-up that is reserved in addition for its requests.
 _HEADROOM_PART = 8
 _RECORDS_AT_MOST = 10_000
 _HOLDERS_SHOWN = 5
@@ -181,7 +181,7 @@ class ModelBudget:
 
 
 def reserve_of(total: int) -> int:
-    """The bytes of `total` that are kept for requests and their tensors; no model may use them."""
+    """Bytes of `total` that are reserved for requests and their tensors; no model may use them."""
     return min(max(total // _RESERVE_PART, _RESERVE_LEAST), _RESERVE_MOST)
 
 
@@ -336,7 +336,7 @@ class MemoryLedger:
             if holding in self._held:
                 self._held.remove(holding)
                 if self.budget is not None and not (self._held or is_awaited):
-                    self.budget.settle()  # what is left is no model's
+                    self.budget.settle()  # the remaining memory belongs to no model
             self._changes += 1
             if self._loads is not None:
                 self._loads.is_disturbed = True

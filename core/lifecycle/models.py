@@ -367,7 +367,7 @@ def _not_loaded(ensemble: str, step: EnsembleStep, model: Model) -> str:
 
 
 def cycle_from(key: ModelKey, models: Models) -> tuple[ModelKey, ...]:
-    """The way from the ensemble `key` through steps back to it, with it at both ends; empty if there is none."""
+    """Return the cycle from the ensemble `key` through steps back to it, with it at both ends; empty without one."""
     seen: set[ModelKey] = set()
     ways: list[tuple[ModelKey, ...]] = [(key,)]
     while ways:

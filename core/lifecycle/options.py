@@ -32,9 +32,9 @@ class EnginePlace:
 
 # Values of `gpu_memory_per_model`.
 AUTO: Final = -1
-"""A model may take what is free when it is loaded, without what is kept for others."""
+"""A model may take the memory that is free at its load and not reserved for others."""
 UNLIMITED: Final = 0
-"""Nothing is kept for any model, and no load is refused."""
+"""No memory is reserved for models, and no load is refused."""
 
 
 @dataclass(frozen=True, slots=True)

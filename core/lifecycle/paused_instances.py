@@ -14,7 +14,7 @@ _log = logging.getLogger("trident.lifecycle")
 
 
 class PausedInstances:
-    """They get no work from the scheduler as long as another instance can execute. Any thread but an instance's."""
+    """Instances that get no work while another instance can execute. Any thread but an instance's."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

@@ -161,7 +161,7 @@ class LoadCounts:
 
     @contextmanager
     def counting(self, cause: LoadCause) -> Iterator[None]:
-        """Count the load in the block; an error that leaves it is the load's failure."""
+        """Count the load in the block; an error raised in it is the load's failure."""
         try:
             yield
         except OutOfMemory:

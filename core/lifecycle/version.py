@@ -273,7 +273,7 @@ class ModelVersion:
             self.description = model.describe()
 
     def shrink(self) -> None:
-        """Return the memory that only its past executions needed, if its framework can and an instance rests.
+        """Free memory that only past executions needed, if the framework can do so and an instance is idle.
 
         A framework keeps memory of the GPU for each thread that calls it, so the instances' threads do it.
         """

@@ -32,7 +32,7 @@ def log_access(
     version: int = 0,
     times: InferenceTimes | None = None,
 ) -> None:
-    """Log a request that began at `began_ns` of perf_counter_ns and has been answered. Unknown values are left out."""
+    """Log a request that began at `began_ns` of perf_counter_ns and has been answered. Unknown values are omitted."""
     fields: dict[str, object] = {"duration_ms": round((perf_counter_ns() - began_ns) / 1_000_000, 3), **sizes}
     if request_id:
         fields["request_id"] = request_id[:LONGEST_LOGGED]

@@ -218,7 +218,7 @@ class NvmlLibrary(Protocol):
 
 
 class NvmlError(Exception):
-    """A function of NVML failed. It does not leave this package."""
+    """A function of NVML failed. Never raised outside of this package."""
 
     def __init__(self, function: str, code: int) -> None:
         super().__init__(f"{function}: {_CODES.get(code, 'error')} ({code})")

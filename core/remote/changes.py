@@ -337,7 +337,7 @@ class ModelAssignment:
                 self._logs[number].note(change)
 
     def directories(self) -> dict[str, str]:
-        """As Engine.directories: those of the control logs, which outlive engines."""
+        """Return the directories of the control logs, which outlive engines. See Engine.directories."""
         changes = [change for log in self._logs for change in log.changes() if change.call.name == _DIRECTORY]
         return {name: origin for name, _, origin in (change.arguments for change in changes)}
 

@@ -63,7 +63,7 @@ from trident.core.remote.changes import Broadcast, ControlChange, ModelAssignmen
 from trident.core.remote.connection import Link
 from trident.core.remote.engine_client import RemoteEngine, RemoteModel
 
-# The number of a hold in the first engine; below it there are no clients' versions.
+# The number of a held version in the first engine; clients' versions are greater.
 _FIRST_HOLD = -2
 _FIRST_TRACE = 1
 # How long a front end that starts waits for engines that cannot be reached.

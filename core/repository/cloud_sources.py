@@ -168,7 +168,7 @@ class ObjectFolder:
 
 
 class CloudOpener:
-    """Opens places in object stores, which share one cache. It imports an SDK when a store is asked. Any thread."""
+    """Opens locations in object stores, which share one cache. SDKs are imported on first use. Any thread."""
 
     def __init__(self, options: SourceOptions, progress: DownloadProgress) -> None:
         """Makes the cache directory. Raises RepositoryUnavailable if it is unusable."""

@@ -40,7 +40,7 @@ _CURVES: Mapping[str, hashes.HashAlgorithm] = {
     "secp384r1": hashes.SHA384(),
     "secp521r1": hashes.SHA512(),
 }
-# The signing program leaves these out; nothing here reads them.
+# The signing program omits these; nothing here reads them.
 _OF_GIT = (".git", ".gitattributes", ".github", ".gitignore")
 
 

@@ -146,7 +146,7 @@ class LocalSource:
         self._too_large: set[str] = set()
 
     def models(self) -> Sequence[str]:
-        """Leave out folders whose names are not UTF-8, because no client could ask for them."""
+        """Skip folders whose names are not UTF-8, because no client could request them."""
         return self._names.of(model_names(self.path))
 
     def check_exists(self) -> None:
@@ -285,7 +285,7 @@ class Repositories:
             self._last_names[source.location] = source.models()
 
     def check_exist(self) -> None:
-        """Raise RepositoryUnavailable for a repository in which nothing was found because its place does not exist."""
+        """Raise RepositoryUnavailable for an empty repository whose location does not exist."""
         for source in self._sources:
             if not self._last_names.get(source.location):
                 source.check_exists()

@@ -293,7 +293,7 @@ class LocalCache:
                 self._remove(next(iter(self._responses)))
                 self._evictions += 1
             if self._used > self.size:
-                self._responses = OrderedDict(self._responses)  # a dict keeps the places of removed entries
+                self._responses = OrderedDict(self._responses)  # a dict never frees the slots of removed entries
 
     def holds(self, nbytes: int) -> bool:
         return nbytes < self.size

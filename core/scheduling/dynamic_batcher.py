@@ -54,7 +54,7 @@ _log = logging.getLogger("trident.scheduling")
 LOOK_EVERY_NS: Final = 10_000_000
 """A queue is looked through for expired requests at most once in this time, so they are answered so much later."""
 
-# Makes what executes in place of an instance.
+# Makes a wrapper that executes instead of the instance.
 Through = Callable[[BackendInstance], BackendInstance]
 
 

@@ -89,7 +89,7 @@ class EnsembleScheduler:
         if max_in_flight:
             _log.info("Ensemble model '%s' configured with max_inflight_requests: %d", spec.name, max_in_flight)
             self.limit = InFlightLimit(max_in_flight, len(context.steps))
-        # What has a place and waits for the thread that delivers a batch; its callers whose requests were answered.
+        # Steps that wait for the thread that delivers a batch; the flushes of callers whose requests were answered.
         self._ready: deque[Ready] = deque()
         self._flushes: deque[Callable[[], None]] = deque()
         # The threads that submit what is ready.
@@ -155,12 +155,12 @@ class EnsembleScheduler:
     # --- for the requests
 
     def admit(self, request: EnsembleRequest, step: PlannedStep, flow: Flow, defer: Defer | None) -> None:
-        """Run a step now if there is a place for it, otherwise in its turn."""
+        """Run a step now if it is below its limit, otherwise queue it."""
         if self.limit is None or self.limit.enter((request, step, flow)):
             request.run(step, flow, defer)
 
     def put(self, request: EnsembleRequest, step: PlannedStep, flow: Flow) -> None:
-        """Run a step when `proceed` is called next on this thread, if there is a place for it."""
+        """Run a step at the next `proceed` of this thread if it is below its limit, otherwise queue it."""
         ready = request, step, flow
         if self.limit is None or self.limit.enter(ready):
             self._ready.append(ready)
@@ -172,7 +172,7 @@ class EnsembleScheduler:
             self._ready.append(ready)
 
     def withdraw(self, request: EnsembleRequest) -> list[Flow]:
-        """Give up the steps of `request` that wait for a place. Returns the flow of each."""
+        """Drop the waiting steps of `request`. Return the flow of each."""
         return self.limit.withdraw(request) if self.limit is not None else []
 
     def proceed(self) -> None:
@@ -331,7 +331,7 @@ class EnsembleRequest:
             self._finish()
 
     def run(self, step: PlannedStep, flow: Flow, defer: Defer | None) -> None:
-        """Submit the request of `step`, which has a place. It may be answered before this returns."""
+        """Submit the request of `step`, which counts as in flight. It may be answered before this returns."""
         pending = self.pending
         if self._drops(flow):
             self._scheduler.leave(step)
@@ -414,7 +414,7 @@ class EnsembleRequest:
         self.times.append(times)
 
     def _cancel(self, pending: PendingRequest) -> None:
-        """Cancel the steps that run, and give up those that wait for a place."""
+        """Cancel the running steps and drop the waiting ones."""
         for part in self._running.copy():
             part.cancel(pending.cancelled or CancelCause.CLIENT)
         self._give_up(self._scheduler.withdraw(self))
@@ -452,7 +452,7 @@ class EnsembleRequest:
         scheduler.end(self)
 
     def _unfinished_error(self) -> ServerError:
-        """Why there are no outputs though no step has failed."""
+        """Return the reason for missing outputs though no step has failed."""
         request = self.pending.request
         if self.pending.cancelled:
             return RequestCancelled("", model=request.model_name)
@@ -795,7 +795,7 @@ class Flow:
                 ready.append(reader)
 
     def place(self, request: InferenceRequest) -> SequencePart:
-        """The place in a sequence that came with an output, or that of `request`, which began all."""
+        """The position in a sequence that came with an output, or that of the original `request`."""
         if self.parts is not None:
             for index in sorted(self._plan.writers.intersection(self.parts)):
                 return self.parts[index]
@@ -816,7 +816,7 @@ class InFlightLimit:
         self._waiting: list[deque[Ready]] = [deque() for _ in range(steps)]
 
     def enter(self, ready: Ready) -> bool:
-        """Count `ready` as in flight; False if it must wait: then `leave` returns it in its turn."""
+        """Count `ready` as in flight; False if it must wait until `leave` returns it."""
         index = ready[1].index
         with self._lock:
             if not self._free[index]:
@@ -826,7 +826,7 @@ class InFlightLimit:
         return True
 
     def leave(self, step: PlannedStep) -> Ready | None:
-        """Note that a request of a step is done. Returns what is in flight in its place, if something waited."""
+        """Note that a request of a step is done. Return the waiting request that is now in flight instead, or None."""
         with self._lock:
             waiting = self._waiting[step.index]
             if waiting:
@@ -976,14 +976,14 @@ class TensorMap:
         self._renamed: Memo[TensorLayout, tuple[TensorLayout, int]] = Memo(_MOST_RENAMED)
 
     def inputs(self, sources: Sources) -> Inputs:
-        """The tensors as inputs of the step, without those that were left out."""
+        """The tensors as inputs of the step, without omitted ones."""
         run = self._run(sources)
         if run is not None:
             return PackedInputs(*run)
         return [InputTensor(name, datatype, shape, content) for name, datatype, shape, content in self._parts(sources)]
 
     def outputs(self, sources: Sources) -> Outputs:
-        """The tensors as outputs of the ensemble, without those that were left out."""
+        """The tensors as outputs of the ensemble, without omitted ones."""
         run = self._run(sources)
         if run is not None:
             return PackedOutputs(*run)
@@ -1026,7 +1026,7 @@ class TensorMap:
         return made, found[0][0][3]
 
     def _parts(self, sources: Sources) -> list[tuple[str, str, Shape, memoryview | Array]]:
-        """Name, datatype, shape and content of each tensor that was not left out."""
+        """Name, datatype, shape and content of each tensor, without omitted ones."""
         named: dict[int, dict[str, InputTensor | OutputTensor]] = {}
         parts: list[tuple[str, str, Shape, memoryview | Array]] = []
         for name, source, original, change in self._taken:
@@ -1072,14 +1072,14 @@ _NAMES = ("sequence_id", "sequence_start", "sequence_end")
 
 
 class SequencePart(NamedTuple):
-    """The place of a request or response in its sequence. Each response of an ensemble names it, as in Triton."""
+    """Position of a request or response in its sequence. Each response of an ensemble names it, as in Triton."""
 
     correlation_id: int | str
     start: bool
     end: bool
 
     def parameters(self) -> dict[str, Parameter]:
-        """The place as parameters of a response: a large number as the signed one with the same bits, as in Triton."""
+        """The position as parameters of a response. Large numbers become signed ones of the same bits, as in Triton."""
         id = self.correlation_id
         if not (id or self.start or self.end):
             return NO_SEQUENCE
@@ -1093,7 +1093,7 @@ def sequence_of(request: InferenceRequest) -> SequencePart:
 
 
 def sequence_part(parameters: Mapping[str, Parameter], request: InferenceRequest) -> SequencePart | None:
-    """The place that the parameters of a response to `request` give; None if they give none. Raises InvalidRequest."""
+    """Return the position in the parameters of a response to `request`, or None. Raises InvalidRequest."""
     if not any(name in parameters for name in _NAMES):
         return None
     correlation_id = parameters.get("sequence_id", request.correlation_id)

@@ -22,7 +22,7 @@ from trident.core.scheduling.instance import ModelInstance
 from trident.core.scheduling.instance_pool import InstancePool
 
 LONGEST_NS: Final = 4_000_000
-"""The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""
+"""Time after which the submitting thread hands the rest of the queue to the instance's own thread."""
 
 
 # On its own thread an execution takes two to three times its computing time, because that thread shares the interpreter

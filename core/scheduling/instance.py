@@ -89,7 +89,7 @@ class ModelInstance:
         open_requests: OpenRequests | None = None,
         observe: Observer = ignore,
     ) -> None:
-        """`executing` executes in place of `backend`. `open_requests` are those of an instance that answers later.
+        """`executing` executes instead of `backend`. `open_requests` are those of an instance that answers later.
 
         `observe` is called after each execution.
         """

@@ -1,4 +1,4 @@
-"""A latency target in place of a queue delay: the batcher sets the delay and the size of its batches itself.
+"""A latency target instead of a queue delay: the batcher sets the delay and the size of its batches itself.
 
 The executions of a window are observed, and the setting for the next one follows from them. A batch that waits does not
 make an instance faster that is free: it would have executed at once, and requests that arrive meanwhile would be the

@@ -523,7 +523,7 @@ class ResponseOrder:
             self._arrived.append(pending)
 
     def respond(self, pending: PendingRequest, response: InferenceResponse) -> None:
-        """Deliver a response to `pending` in its turn: now, or later on another thread."""
+        """Deliver a response to `pending` in order: now, or later on another thread."""
         with self._lock:
             self._answered.setdefault(pending, []).append(response)
         self._go_on()

@@ -51,7 +51,7 @@ class Rejection(NamedTuple):
 
     @classmethod
     def of_cancelled(cls, pending: PendingRequest) -> Rejection:
-        """That of a request whose caller cancelled it. The error has no text, as in Triton."""
+        """Return the rejection of a request that its caller cancelled. The error has no text, as in Triton."""
         return cls(pending, RequestCancelled("", model=pending.request.model_name), Origin.CANCELLED)
 
     @property

@@ -177,7 +177,7 @@ class Reservation:
 
     def _abandon(self) -> None:
         self.move(IDLE)
-        self.group.admit()  # what it kept from those behind it
+        self.group.admit()  # later ones may have the resources that it withheld
 
 
 class ResourceGroup:

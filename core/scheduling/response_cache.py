@@ -328,7 +328,7 @@ class CachingScheduler:
         flush_callers((pending,))
 
     def land(self, flight: SingleFlight, answer: InferenceResponse | None) -> None:
-        """The request of the flight was answered: with `answer`, or (None) in a way that is not for others."""
+        """End the flight with `answer`, or None if the answer cannot be shared."""
         if answer is None:
             self._resubmit_all(self._land(flight))
             return
@@ -350,7 +350,7 @@ class CachingScheduler:
                     self._cache.put(flight.key, cached)
             now_ns = self._clock()
             self._statistics.record_cache_insertion(flight.lookup_ns, now_ns - start_ns, now_ns)
-        except Exception:  # those that wait are executed themselves, if there is no answer for them
+        except Exception:  # the waiting requests are executed themselves if there is no answer for them
             _log.exception("keeping a response in the cache failed unexpectedly")
         followers = self._land(flight)
         if cached is None:
@@ -431,7 +431,7 @@ class CachingScheduler:
 
 
 def _fault_of(spec: ModelSpec, request: InferenceRequest, layout: TensorLayout) -> str:
-    """Why outputs of this layout are none that the model could have answered the request with; empty if they are."""
+    """Return why outputs of this layout cannot be the model's answer to the request; "" if they can."""
     for name, datatype, shape, _, _ in layout.entries:
         output = spec.outputs.get(name)
         if output is None or (request.outputs and name not in request.outputs):

@@ -26,7 +26,7 @@ class Scheduler(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests that have left the queue and are not done."""
+        """Requests that were taken from the queue and are not done."""
         ...
 
     def start(self) -> None:

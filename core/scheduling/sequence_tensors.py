@@ -53,7 +53,7 @@ class Controls:
         self._has_text = self._id is not None and self._id.datatype is BYTES
         null_id = self._id_tensors("" if self._has_text else 0)
         self.not_ready: dict[str, InputTensor] = {tensor.name: tensor for tensor in (*not_ready, *null_id)}
-        """Those of a slot in which no request is ready."""
+        """Control tensors of a slot in which no request is ready."""
         self.described: tuple[tuple[str, str, Shape, int], ...] | None = None
         if not self._has_text:
             tensors = self.not_ready.values()
@@ -136,7 +136,7 @@ InitialStates = Mapping[str, Array]
 
 
 class _Cut(NamedTuple):
-    """Where the outputs of the client end in a run, what they are, and what the states after them are as inputs."""
+    """End of the client's outputs in a run, their layout, and the layout of the following states as inputs."""
 
     end: int
     outputs: TensorLayout

@@ -172,7 +172,7 @@ class _Connection:
                 return
 
     def lost(self) -> list[float]:
-        """When the requests began that are not answered."""
+        """Return the start times of the unanswered requests."""
         raise NotImplementedError
 
 

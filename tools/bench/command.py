@@ -200,7 +200,7 @@ def _replay(operands: Sequence[str], values: dict[str, Any]) -> int:
 
 
 def _headers(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """Those that each request has."""
+    """Return the headers of each request."""
     headers = list(values["header"])
     if token := process_environment().get(TOKEN_VARIABLE):
         headers.append(("Authorization", f"Bearer {token}"))

@@ -494,7 +494,7 @@ def _on_files(operations: Iterable[str]) -> str:
 
 
 def _operations_on_files(folder: Path) -> str:
-    """Those of a SavedModel, or its file that TensorFlow may read instead, as text; "" without one."""
+    """Return the operations on files of a SavedModel, or the files that TensorFlow may read instead; "" for none."""
     others = [name for name in ("saved_model.cpb", "saved_model.pbtxt") if (folder / name).exists()]
     return ", ".join(others) or _on_files(operations_in(folder / "saved_model.pb"))
 
@@ -644,7 +644,7 @@ def _by_library(path: Path, library: str, reason: str, options: Options) -> Plan
 
 
 def _told(made: Mapping[str, Any]) -> Decisions:
-    """Those that a conversion has told."""
+    """Return the decisions that a conversion has reported."""
     known = {each["name"]: each["known"] for each in made.get("inputs", [])}
     usual = {each["name"]: each["usual"] for each in made.get("inputs", [])}
     return Decisions([(feature, number) for feature, number in made["thresholds"]], known, usual)

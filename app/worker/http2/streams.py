@@ -161,7 +161,7 @@ class Outbox:
         self.size += size
 
     def detach(self) -> None:
-        """Nobody sends what comes from now on, and nothing here refers to the connection any more."""
+        """Drop the reference to the connection; later data is not sent."""
         self._wants_flush = _ignore
 
     def take(self) -> tuple[list[Buffer], int]:

@@ -161,7 +161,7 @@ class TrialInput:
 
 
 class TrialOver(Exception):
-    """Raised by what runs the graph: there is no more time."""
+    """Raised by the function that runs the graph when the time limit has passed."""
 
 
 class TrialOutcome(NamedTuple):
@@ -263,7 +263,7 @@ def _fault_of_many(
     margin: float,
     count: int,
 ) -> BatchingFault | None:
-    """That of a batch of `count` rows, more than there are feeds. One that fails shows nothing: it gives no answer."""
+    """Return the fault of a batch of `count` rows, more than there are feeds. A batch that fails shows no fault."""
     order = [number % len(feeds) for number in range(count)]
     batch = {name: np.concatenate([feed[name] for feed in feeds])[order] for name in feeds[0]}
     try:

@@ -70,7 +70,7 @@ def failure_of(
     exc: Exception, step: str, failed: type[ServerError], model: str, hint: str | None = None
 ) -> ServerError:
     """The server's error for an exception of OpenVINO, with Triton's text."""
-    # OpenVINO begins with the places in its own sources, and ends with empty lines.
+    # OpenVINO's messages begin with locations in its own sources and end with empty lines.
     lines = [line for line in str(exc).splitlines() if line.strip() and not line.startswith("Exception from ")]
     return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint)
 

@@ -169,7 +169,7 @@ def interpreter_of(folder: Path) -> str:
 
 _log = logging.getLogger("trident.backends.python")
 
-# Bytes left free on the disk, so that other programs can go on.
+# Bytes that stay free on the disk, for other programs.
 _RESERVE = 64 << 20
 
 

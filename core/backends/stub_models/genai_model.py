@@ -750,7 +750,7 @@ class Speed:
 
 
 def length_of(sequences, context):
-    """The tokens of a row of a batch: it is padded to the longest one, and may need all that any of them has left."""
+    """The tokens of a row of a batch: it is padded to the longest one, and may need as many more as any of them."""
     width = max(len(sequence.tokens) for sequence in sequences)
     return min(context, width + max(sequence.limit - len(sequence.tokens) for sequence in sequences))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-# TensorFlow's own lines about the processor are no news.
+# Hides TensorFlow's lines about the processor.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np

@@ -487,7 +487,7 @@ class EngineRun:
         held.given = key
 
     def _bind_outputs(self, held: _Context, places: Mapping[str, DevicePlace]) -> set[str]:
-        """Give each output its memory. Returns the names of those that are written to their places."""
+        """Give each output its memory. Return the names of those that are written to memory of the caller."""
         written: set[str] = set()
         for tensor in self._outputs:
             name, shape = tensor.name, tuple(held.context.get_tensor_shape(tensor.name))

@@ -505,7 +505,7 @@ def _task_of(settings: Mapping[str, Any], has_modules: bool, labels: int, model:
 def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     named = settings.get("id2label")
     by_index = {int(index): str(label) for index, label in named.items()} if isinstance(named, dict) else {}
-    # transformers leaves both out if there are two labels with these names.
+    # transformers omits both if there are two labels with these names.
     count = max(by_index) + 1 if by_index else _positive(settings.get("num_labels")) or 2
     return tuple(by_index.get(index, f"LABEL_{index}") for index in range(count))
 

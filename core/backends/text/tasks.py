@@ -149,7 +149,7 @@ class Part:
         start, end = self.whole.offsets[at]
         if at != self.spaced:
             return start, end
-        return start - 1, end - (start == end)  # nothing is left of a token that is only space
+        return start - 1, end - (start == end)  # a token of spaces becomes empty
 
     @property
     def ids(self) -> list[int]:
@@ -795,7 +795,7 @@ class QuestionAnswering(_Found):
         return nothing, found
 
     def _characters(self, part: Part, first: int, last: int, aligned: bool) -> tuple[int, int]:
-        """The place in the context of tokens of `part`, or of what it has of their words."""
+        """Return the characters of tokens of `part` in the context; if `aligned`, of their words within `part`."""
         whole, indices = part.whole, part.indices
         words = [whole.word_ids[at] if whole.sequence_ids[at] == 1 else None for at in indices]
         if aligned and None not in (words[first], words[last]):

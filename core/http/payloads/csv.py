@@ -65,7 +65,7 @@ def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
 
 
 def _without_empty_rows(text: bytes) -> bytes:
-    """Empty lines are no rows. One with blanks is a row, for a model with one column of strings."""
+    """Skip empty lines. One with blanks is a row, for a model with one column of strings."""
     if b'"' in text or not (_EMPTY(text) or text[:1] in (b"\n", b"\r")):
         return text  # an empty line may be a part of a quoted field: `csv` tells
     return b"\n".join([line for line in text.split(b"\n") if line not in (b"", b"\r")])

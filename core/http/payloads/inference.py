@@ -122,11 +122,11 @@ _CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 
 
 class UnsupportedMediaType(InvalidRequest):
-    """There is no decoder for the body's Content-Type."""
+    """No decoder exists for the body's Content-Type."""
 
 
 class NotAcceptable(InvalidRequest):
-    """There is no encoder for any type that Accept names."""
+    """No encoder exists for any type that Accept names."""
 
 
 @dataclass(frozen=True, slots=True)

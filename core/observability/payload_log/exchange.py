@@ -38,7 +38,7 @@ _NOT_JSON: Final = frozenset({"FP16", "BF16"})
 
 
 class KeptTensor(NamedTuple):
-    """`content` is the elements as the v2 protocol sends them, or an array of strings; None if they are left out."""
+    """`content` is the elements as the v2 protocol sends them, or an array of strings; None if they are omitted."""
 
     name: str
     datatype: str
@@ -58,7 +58,7 @@ def _size(content: memoryview | Array) -> int:
 
 
 def keep(tensors: Inputs | Outputs, most: int, in_regions: Collection[str] = ()) -> tuple[Kept, int]:
-    """Copies of `tensors`, and their size in bytes. Above `most` bytes, and in shared memory, elements are left out."""
+    """Copies of `tensors`, and their size in bytes. Above `most` bytes, and in shared memory, elements are omitted."""
     if isinstance(tensors, (PackedInputs, PackedOutputs)) and not in_regions:
         size = tensors.layout.size
         if size <= most:

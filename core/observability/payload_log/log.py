@@ -1,4 +1,4 @@
-"""The queue between requests and the place where their log is written.
+"""The queue between requests and the destination of their log.
 
 No request waits for it: what has no room in memory is not recorded, and counted. Its threads make the documents and
 give them to a Destination (core/observability/payload_log/destinations.py), which tries again while it fails.
@@ -47,7 +47,7 @@ class Ending:
         return self._begun.wait(seconds)
 
     def may_retry(self, seconds: float) -> bool:
-        """Wait before another attempt. False if the end leaves no time for one."""
+        """Wait before another attempt. False if no time for one remains before the end."""
         if not self._begun.wait(seconds):
             return True
         left = self._until - time.monotonic()

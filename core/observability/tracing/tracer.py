@@ -643,7 +643,7 @@ def _timestamp(number: int, event: TraceEvent) -> str:
 
 
 def _elements(tensor: TracedTensor) -> str:
-    """The elements as Triton shows them. Those that are incomplete at the end of a shortened content are left out."""
+    """The elements as Triton shows them. Incomplete ones at the end of shortened content are omitted."""
     name, content = tensor.datatype, tensor.content
     datatype = BY_NAME[name]
     if datatype is BYTES:

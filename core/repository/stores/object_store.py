@@ -417,7 +417,7 @@ def _parsed(path: str) -> object:
 
 
 def _entries(path: str, root: Mapping[str, object], name: str) -> Iterator[tuple[str, object, str]]:
-    """Yield the entries of a section by the prefixes of their URIs, each with its place in the file."""
+    """Yield the entries of a section by the prefixes of their URIs, each with its position in the file."""
     section = root.get(name, {})
     if not isinstance(section, dict):
         raise ConfigInvalid(f"section '{name}' of the credential file {path} is not an object", hint=_HINT)

@@ -194,7 +194,7 @@ def test_update_waits_as_long_as_its_steps_may_take() -> None:
     )
 
 
-def test_update_without_alarms_keeps_the_number_of_instances() -> None:
+def test_update_accepts_no_alarms_and_keep_instance_count() -> None:
     none = dry_run("update", "digits", *REAL_TIME, "--no-alarms")
     assert "AutoRollbackConfiguration" not in only(none, "sagemaker.UpdateEndpoint")["DeploymentConfig"]
     assert "PutMetricAlarm" not in names(none)

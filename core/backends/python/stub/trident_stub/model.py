@@ -301,7 +301,7 @@ def exception_text(error: BaseException) -> str:
             break
         del frames[0]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        # Its frames are those of the import; the error itself has the place in the text.
+        # Its frames are those of the import; the error itself has the position in the text.
         source = (error.text or "").strip()
         return f"{text}\n\nAt:\n  {error.filename}({error.lineno}): column {error.offset or 0} of {source!r}\n"
     lines = [
