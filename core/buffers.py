@@ -66,7 +66,7 @@ class BufferPool:
                 self._lock.release()
 
     def drop(self) -> None:
-        """Free what is not used now."""
+        """Free unused memory."""
         with self._lock:
             self._returned.clear()
             self._free.clear()

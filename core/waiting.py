@@ -1,4 +1,4 @@
-"""How a caller waits for what other threads bring, and the deadlines of a hub.
+"""Waiting for other threads, and the deadlines of a hub.
 
 A native thread waits here, a greenlet on the hub in core/frontend/gevent_bridge.py.
 Source: docs/architecture.md section 3 points 2 and 3.

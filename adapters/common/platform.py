@@ -1,4 +1,4 @@
-"""A platform, as one row of the registry: what shows that a container runs on it, what it sets, and what it serves.
+"""A platform, as one row of the registry: how it is detected, its settings and its application.
 
 A new platform is a subclass of `Platform` in one module: adapters/platforms.py has those of this project, and the
 variable TRIDENT_PLATFORMS names others. The server reads everything that is special about a platform from its row.
@@ -54,7 +54,7 @@ class PlatformTexts:
 
 @dataclass(frozen=True, kw_only=True)
 class PlatformSettings:
-    """The settings of a platform whose port is open: what the server itself needs to know of them.
+    """The settings of a platform whose port is open, as far as the server itself uses them.
 
     `thread_count` is as --http-thread-count. `default_model` is "" for the only loaded model. With `multi_model` the
     platform says at run time which models to load. All other ports must lie in `safe_port_range`, if there is one.

@@ -169,7 +169,7 @@ def _invocations(endpoint: SageMakerEndpoint, application: V2Application, enviro
 def _in_session(
     endpoint: SageMakerEndpoint, environ: Environ, model: ServedModel, answer: Callable[[], Reply]
 ) -> Reply:
-    """The reply of `answer` with what it says of its session, if it has one, unless the model says so itself."""
+    """Return the reply of `answer` with its session header, if it has a session and the model has not set one."""
     session = session_of(environ, model.spec, endpoint.settings)
     if session is None:
         return answer()

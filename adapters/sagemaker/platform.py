@@ -202,7 +202,7 @@ def _as_word_of(words: type[StrEnum]) -> Parse:
     return parse
 
 
-# The variables, the fields that they set, and what reads their texts. The first of two variables of a field counts.
+# The variables, their fields and their parsers. The first of two variables of a field counts.
 _VARIABLES: tuple[tuple[str, str, Parse], ...] = (
     (MULTI_MODEL, "multi_model", as_boolean),
     (BIND_TO_PORT, "port", partial(as_integer, lowest=0, highest=_LAST_PORT)),

@@ -306,7 +306,7 @@ def _prediction_events(
     return stream_events(application, environ, model, pattern, encode)
 
 
-# --- what the routes of one container share: the default model, and the limits (docs/spec/vertex.md sections A4, B2)
+# --- shared by the routes of one container: the default model, and the limits (docs/spec/vertex.md sections A4, B2)
 
 
 class RedirectUnknown(InvalidRequest):

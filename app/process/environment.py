@@ -22,7 +22,7 @@ def process_environment() -> dict[str, str]:
 
 
 def replace_process_environment(variables: Mapping[str, str]) -> None:
-    """Give this process other variables. What has been imported before may have read the old ones."""
+    """Replace the variables of this process. Modules imported before may have read the old ones."""
     os.environ.clear()
     os.environ.update(variables)
 
@@ -207,7 +207,7 @@ def end_at_stop_signals() -> None:
 
 
 def pass_over_stray_signals() -> None:
-    """Keep the signals that mean nothing to a server from ending it, here and in what is forked. The main thread only.
+    """Ignore signals that a server does not use, here and in forked processes. The main thread only.
 
     They have a handler, because ignored ones would stay ignored in the programs that models start.
     """

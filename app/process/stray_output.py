@@ -79,7 +79,7 @@ class CapturedOutput:
         threading.Thread(target=follow, name="trident-output", daemon=True).start()
 
     def end(self, pid: int) -> None:
-        """In the parent: log what is left of the child `pid`, and close the files."""
+        """In the parent: log the remaining output of the child `pid`, and close the files."""
         until = time.monotonic() + FLUSH_S
         for file in self._files:
             file.log_lines(pid, until, is_all=True)

@@ -555,7 +555,7 @@ def _check_payload_log(settings: ServerSettings) -> None:
 _OF_PAYLOAD_LOG = ("payload_log_sample", "payload_log_max_bytes", "payload_log_redact")
 
 
-# --- what a person is warned of
+# --- warnings
 
 
 def _warnings(settings: ServerSettings) -> Iterator[str]:

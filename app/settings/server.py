@@ -273,7 +273,7 @@ def _trace_options(settings: TracingSettings) -> TraceOptions:
     last = {name: values[-1] for name, values in given.items()}
     if settings.trace_count < -1:
         raise BadOption.of("--trace-count", f"Provided option value is out of bound. Got {settings.trace_count}")
-    # The older option can only switch off what the newer one asks for.
+    # The older option can only disable the newer one.
     older = [_parsed(_LEVEL, "--trace-level", text) for text in settings.trace_level]
     named = [] if OFF in older else given.get("level", older)
     start = TraceSettings(

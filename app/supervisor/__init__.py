@@ -1,1 +1,1 @@
-"""The processes of one server: gunicorn's arbiter and its workers, the engine's process, and what they share."""
+"""The processes of one server: gunicorn's arbiter and its workers, the engine's process, and their shared state."""

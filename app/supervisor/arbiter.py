@@ -173,7 +173,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def begin(self) -> None:
-        """Begin in a new worker what takes long and needs nothing of the worker."""
+        """Begin slow work in a new worker that does not depend on it."""
         self._begun = self._configuration.begin()
 
     def make_site(self) -> Site:
@@ -477,7 +477,7 @@ class EngineChild:
         return True
 
     def end_loads(self) -> None:
-        """Tell the process to end what it loads, and to load nothing more."""
+        """Tell the process to cancel its loads and to begin no others."""
         if self.pid:
             self._signal(END_LOADS)
 

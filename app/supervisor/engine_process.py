@@ -172,7 +172,7 @@ class EngineProcess:
         server.push_state()
 
     def _restore(self, engine: InferenceEngine, server: EngineServer, restorations: Sequence[Restoration]) -> None:
-        """Repeat what was changed by request in the last engine, or in the others. On a thread."""
+        """Repeat the changes that clients requested in the last engine or in the others. On a thread."""
         try:
             is_needed = self._is_one_of_many or any(each.is_needed for each in restorations)
             while is_needed and not engine.wait_loaded(_TICK_S):

@@ -451,7 +451,7 @@ class Connections:
         return [connection for connection in self.open if connection.stage in _WAITING]
 
 
-# --- what connections share: the coarse clock
+# --- state shared by connections: the coarse clock
 
 
 class CoarseClock:

@@ -191,7 +191,7 @@ class WebSocket:
     # --- frames for the client
 
     def _collect(self) -> None:
-        """Have the writer send what the protocol has to say."""
+        """Have the writer send the protocol's output."""
         parts = self._protocol.data_to_send()
         if parts:
             self._sends_end = self._sends_end or SEND_EOF in parts
@@ -215,7 +215,7 @@ class WebSocket:
             self._has_room.set()
 
     def _write_next(self) -> bool:
-        """Send what is there, or wait for more. Returns whether there may be more."""
+        """Send pending output, or wait for more. Returns False at the end."""
         self._to_write.clear()
         if self._control:
             parts, size = self._control, self._control_size

@@ -334,7 +334,7 @@ class Ports(NamedTuple, Generic[C]):
             listener.drop_handshakes()
 
     def close(self) -> None:
-        """Accept what is established, then no more connections, and no more requests on the open ones."""
+        """Accept established connections, then no more connections, and no more requests on the open ones."""
         for listener in self.listeners:
             listener.accept_queued()
             listener.close()

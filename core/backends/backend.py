@@ -98,7 +98,7 @@ class BackendInstance(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what only this instance holds."""
+        """Free the resources that only this instance holds."""
         ...
 
 
@@ -107,7 +107,7 @@ class EndableInstance(BackendInstance, Protocol):
     """An instance whose execution can be ended, because it runs in a process of its own or the framework can."""
 
     def abort(self, reason: str, *, for_good: bool) -> None:
-        """Fail what it executes, and what it has not answered, with `reason`. Any thread.
+        """Fail its running execution and unanswered requests with `reason`. Any thread.
 
         `for_good`: it executes nothing again; otherwise it executes again as soon as it can. An instance that can end
         its execution only for good does nothing without that.
@@ -196,7 +196,7 @@ class SharingModel(BackendModel, Protocol):
     """A version that shares memory with processes."""
 
     def release_memory(self) -> None:
-        """Return to the system what no request uses of it. Any thread; does not block."""
+        """Return unused memory to the system. Any thread; does not block."""
         ...
 
 
@@ -256,7 +256,7 @@ class PreparingBackend(Backend, Protocol):
     """A framework that loads a model to inspect it."""
 
     def prepare(self, path: Path, config: ModelConfig, preparation: Preparation) -> ModelSignature:
-        """As `inspect`; and put into `preparation` what the next `load` of the version may serve."""
+        """As `inspect`; and put the model that the next `load` of the version may serve into `preparation`."""
         ...
 
 

@@ -76,7 +76,7 @@ class FilBackend:
         return signature_of(header_of(read_trees(file, settings, config.name)), settings)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for what only Triton's GPU library has, and for wrong parameters and tensors."""
+        """Raise a ServerError for features of Triton's GPU library only, and for wrong parameters and tensors."""
         if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
             raise Unsupported(
                 "KIND_GPU cannot be used in CPU-only build",
@@ -423,7 +423,7 @@ def _check(status: int) -> None:
         raise treelite.TreeliteError(_library().TreeliteGetLastError().decode(errors="replace"))
 
 
-# --- what Treelite reads otherwise than the library that made the trees
+# --- differences between Treelite and the library that made the trees
 
 # Bits of a node's `decision_type` in LightGBM's files: a node of categories, and which values are missing.
 _CATEGORIES, _MISSING, _ZERO, _NAN = 1, 3 << 2, 1 << 2, 2 << 2

@@ -331,7 +331,7 @@ class InProcessInstance:
         spec = self._spec
         total = batch_total(batch_sizes, spec.max_batch_size, spec.name)
         first = requests[0]
-        # Who traces a request may want to see its tensors later, when their memory is in use again.
+        # A trace may read the tensors of a request later, when their memory is in use again.
         if self._run_bound is not None and len(requests) == 1 and type(first) is RegionRequest and first.trace is None:
             device_id = self.placement.device_id
             inputs = {
@@ -410,7 +410,7 @@ class InProcessInstance:
         return error
 
     def close(self) -> None:
-        """Free the buffers and drop what it runs."""
+        """Free the buffers and the session."""
         self._gatherer.close()
         self._run = _closed
         self._run_bound = None

@@ -85,7 +85,7 @@ def path_of_model(
     )
 
 
-# How files begin, and what wrote them.
+# First bytes of files, and the programs that wrote them.
 _ORIGINS = (
     (re.compile(rb"\x80[\2-\5]"), "Python's pickle"),
     (re.compile(rb"tree\r?\nversion="), "LightGBM"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A mistake in a configuration: where, what, and how to cure it.
+    """A mistake in a configuration: its path, its message and a hint.
 
     `path` is a field of the configuration (`input[0].dims`) or a file; `message` is Triton's text if Triton has one.
     `is_unsupported`: the model is whole, and asks for what its backend lacks.

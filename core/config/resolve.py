@@ -386,7 +386,7 @@ def latency_target_problems(config: ModelConfig, *, completed: bool) -> list[Pro
 
 
 def _target_ms(config: ModelConfig) -> float:
-    """Not a number for what is none."""
+    """Return NaN for an invalid number."""
     try:
         return float(parameter(config, TARGET_P99))
     except ValueError:

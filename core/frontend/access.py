@@ -1,4 +1,4 @@
-"""Who may call a group of routes: bearer tokens from a file, and Triton's restricted APIs.
+"""Access to groups of routes: bearer tokens from a file, and Triton's restricted APIs.
 
 Source: docs/spec/server-options.md "In Trident"; RFC 6750.
 """

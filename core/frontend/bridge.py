@@ -277,7 +277,7 @@ class ResponseStream:
         return responses
 
     def acknowledge(self) -> None:
-        """The caller has sent what it took: the model may send as much again."""
+        """Acknowledge the responses that the caller took and sent, so that the model may send as many more."""
         pending, taken = self._pending, self._taken
         if pending is not None and taken:
             self._taken = 0

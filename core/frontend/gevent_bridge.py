@@ -37,7 +37,7 @@ _log = logging.getLogger("trident.borders")
 T = TypeVar("T")
 
 
-# --- what other threads bring to a hub
+# --- calls from other threads to a hub
 
 
 # One iteration of the loop does for a request: its submission, its answer, the greenlet that goes on, and the sending.

@@ -71,7 +71,7 @@ def model_statistics(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 
 
 def statistics_message(versions: Iterable[VersionStatistics]) -> bytes:
-    """A ModelStatisticsResponse: what HTTP answers, without what only Trident has."""
+    """A ModelStatisticsResponse: the answer over HTTP without Trident's own fields."""
     shown = model_statistics_json(versions)["model_stats"]
     for version in shown:
         version.pop("batch_close_count")

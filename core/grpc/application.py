@@ -158,7 +158,7 @@ class GrpcApplication(Application):
         return self.front_end.counts
 
     def _apply_options(self, head: RequestHead, fields: dict[bytes, bytes]) -> None:
-        """Add to `head` what the options say about it. Raises ApiRestricted."""
+        """Apply the options to `head`. Raises ApiRestricted."""
         front_end, method = self.front_end, head.method
         assert method is not None
         if method.group:

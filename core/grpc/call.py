@@ -1,4 +1,4 @@
-"""One call: what a client sends on a stream, and what it is answered.
+"""One call: the messages of a client on a stream, and its answers.
 
     Call
     ├── UnaryCall           one request
@@ -125,7 +125,7 @@ class Call(Receiver):
             metadata = self.head.metadata
             request.trace = client_trace(metadata.text("traceparent"), metadata.text("tracestate"))
 
-    # --- what a subclass has
+    # --- hooks of subclasses
 
     def on_message(self, message: Buffer) -> None:
         raise NotImplementedError
@@ -349,7 +349,7 @@ class Call(Receiver):
         self._end(Status.OK)
 
     def fail(self, error: Exception) -> None:
-        """End the call with the status for `error`, and cancel what runs for it."""
+        """End the call with the status for `error`, and cancel its requests."""
         if self.ended or self._stream is None:
             return
         status = status_of(error)
@@ -465,7 +465,7 @@ class RpcCall(UnaryCall):
 
 
 class RefusedCall(Call):
-    """Ignores what the client sends.
+    """Ignores further messages of the client.
 
     A call ends as soon as it begins. A client that does not speak gRPC is answered when it has sent everything: not
     every client of HTTP takes an answer before.

@@ -278,7 +278,7 @@ class ResponseCounts:
             self._deadlines.add(_TAKEN_OVER_AFTER_S, self)
 
     def expire(self) -> None:
-        """Take over what was counted."""
+        """Add the collected counts to the metrics."""
         self._is_due = False
         for method in self._methods:
             for number, count in enumerate(method.ended):

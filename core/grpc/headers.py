@@ -1,4 +1,4 @@
-"""The header sections of calls: what begins a request, and what begins and ends the answer.
+"""The header sections of calls: the head of a request, and the head and trailers of the answer.
 
 Source: gRPC's `PROTOCOL-HTTP2.md`; docs/spec/grpc.md sections 2 and 6.
 """

@@ -30,7 +30,7 @@ class HeaderFields:
 
 
 class Receiver(Protocol):
-    """Takes what the client sends on one stream."""
+    """Receives the messages of the client on one stream."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class Receiver(Protocol):
         """The client has reset the stream, or the connection has ended. Nothing can be sent any more."""
 
     def moved(self) -> None:
-        """A part of what had to wait was sent."""
+        """Called when a part of the waiting data was sent."""
 
     def drained(self) -> None:
         """All that `CallStream.send` was given was sent, after some of it had to wait."""

@@ -192,7 +192,7 @@ class V2Application(HttpFrontEnd):
             return self._flask
 
     def answer(self, environ: Environ, route: Route, arguments: dict[str, str]) -> Reply:
-        """The request boundary: whatever goes wrong in a view becomes a reply here."""
+        """The request boundary: any exception of a view becomes a reply here."""
         try:
             method = environ["REQUEST_METHOD"]
             group = PAGE if route.open_get and method == "GET" else route.group

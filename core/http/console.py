@@ -1,4 +1,4 @@
-"""The routes of the console: its files, the data that it polls, and what a person may change from it.
+"""The routes of the console: its files, the data that it polls, and the changes that a user may make.
 
 The files are open to everyone. What the page shows belongs to the groups of the v2 protocol's own routes, so that
 tokens and restricted APIs hold for it as well. Source: docs/console.md.
@@ -366,7 +366,7 @@ def _number(asked: dict[str, str], name: str, default: int = 0) -> int:
     return int(text)
 
 
-# --- what a person changes
+# --- changes by users
 
 CHANGE_HEADER: Final = "Trident-Console"
 """A page of another site cannot send this header without the permission of this server, which it never gives."""

@@ -29,7 +29,7 @@ from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT, Environ, Reply, json_reply, text_reply
 from trident.core.inference.tensors import BYTES, Datatype, Shape
 
-# --- what is sent
+# --- the content
 
 _TEXT: Final = "text"
 # By the inputs that the backend `text` has. Any of its models fills the mask, which other tasks read as a word.

@@ -267,7 +267,7 @@ class Deferred:
             guarded(self._calls.popitem()[0], "a deferred call")
 
 
-# --- flushing what the callers of requests have collected, once for a run of responses
+# --- flushing the collected responses of callers, once for a run of responses
 
 Flush = Callable[[], None]
 _FLUSH: Final = "sending the responses of a batch"

@@ -1,1 +1,1 @@
-"""The life of models: loading, versions and their states, reloading, unloading, and what serves."""
+"""The lifecycle of models: loading, versions and their states, reloading, unloading."""

@@ -1,4 +1,4 @@
-"""The attempt to load a version: what it does now, and its end before it is done.
+"""The attempt to load a version: its current step, and its cancellation.
 
 What a load runs (a model's initialization, its warmup, its golden requests) may never end. So it runs on a thread of
 its own, and whoever waits for it can be released: by a limit, an unload, newer files, or the exit of the server. What
@@ -102,7 +102,7 @@ class LoadAttempt:
         return bool(self.step) and self._clock() - self.since_ns >= LONG_S * 1e9
 
     def begin(self, step: str) -> None:
-        """Note what it does from now on. Raises the error with which it was ended."""
+        """Note the step that begins now. Raises the error with which the attempt was ended."""
         with self._changed:
             if self._because:
                 raise self._error()

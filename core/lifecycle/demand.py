@@ -96,7 +96,7 @@ class Registration:
     retry_at: float = 0.0
 
     def read(self, prepared: Prepared) -> None:
-        """Take what the configuration says. Raises ConfigInvalid if it selects no version."""
+        """Apply the configuration. Raises ConfigInvalid if it selects no version."""
         config = prepared.config
         self.versions = tuple(select_versions(config, prepared.available, self.key.name, prepared.layout_hint))
         self.size = size_of(prepared.located.files, self.versions)
@@ -147,7 +147,7 @@ class Demand:
         models.unloaded = self.unloaded
         loader.memory.make_room = self.make_room
 
-    # --- what there is
+    # --- the registered models
 
     def register(self, located: Located) -> None:
         """Read and check the configuration of a model. A problem of it is its failure; others serve."""
@@ -412,7 +412,7 @@ class Demand:
         )
 
     def close(self) -> None:
-        """Load nothing more: who waits for a load that has not begun is told so."""
+        """Begin no more loads: requests that wait for one fail."""
         with self._lock:
             self._is_closed = True
         for registration in self.all():
@@ -455,7 +455,7 @@ class Demand:
                 return any(not self._is_pinned(each) for same in self._registered.values() for each in same.values())
 
     def _free(self, missing: Need, resident: _Resident, held: Mapping[ModelKey, Need], why: str) -> Need:
-        """Let go of models that are worth least until nothing is missing. Returns what still is, by device."""
+        """Unload the models of least value until no memory is missing. Return the memory still missing, by device."""
         may_go = [(each, model) for each, model in resident if self._may_go(each, model)]
         may_go.sort(key=lambda pair: _worth(pair[0], pair[1], held[pair[0].key]))
         for each, model in may_go:

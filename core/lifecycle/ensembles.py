@@ -148,7 +148,7 @@ class SchedulerProbe:
         return Execution(outcomes, 0, 0)
 
     def abort(self, reason: str, *, for_good: bool) -> None:
-        """Answer the request in flight; what the steps execute for it goes on. See EndableInstance."""
+        """Answer the request in flight; executions of its steps continue. See EndableInstance."""
         pending, responses = self._pending, self._responses
         if pending is not None:
             pending.cancel(CancelCause.SERVER)

@@ -49,7 +49,7 @@ def check_golden(
 
 
 def differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:
-    """Yield what is different in the outputs of a response, each output that is not as expected once."""
+    """Yield the differences in the outputs of a response, one for each unexpected output."""
     by_name = {output.name: output for output in outputs}
     for wanted in expected:
         output = by_name.get(wanted.tensor.name)

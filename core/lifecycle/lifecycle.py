@@ -1,4 +1,4 @@
-"""The life of the models of a server: what is loaded at start, what changes later, and how it ends.
+"""The lifecycle of the models of a server: loads at the start, later changes, and the end.
 
     none       all models are loaded at start
     poll       the same, and changes in the repositories are followed every few seconds
@@ -117,7 +117,7 @@ class Lifecycle:
         self._own_thread = threading.Thread(target=self._run, name="trident-lifecycle", daemon=True)
 
     def start(self) -> None:
-        """Begin to load what the control mode asks for at start."""
+        """Begin to load the models that the control mode requires at the start."""
         self._long_executions.start()
         self._idle_memory.start()
         self._own_thread.start()

@@ -1,4 +1,4 @@
-"""The ledger of memory: what each model took of which device, and whether another one fits.
+"""The ledger of memory: the memory of each model by device, and the admission of loads.
 
 No framework tells how much it takes, so a load is measured by what its devices have in use before and after it. It is
 refused before it begins if what it needs at least is not free. The same ledger admits loads onto GPUs, by what NVML
@@ -32,7 +32,7 @@ _HOLDERS_SHOWN = 5
 # How long a load waits for models that are still in use, from when one has given its memory back.
 _PATIENCE_S = 5.0
 _LOOK_EVERY_S = 0.1
-# What the heap may have free of a budget without giving it back to the system.
+# Part of a budget that the heap may retain as free memory.
 _LOOSE_PART = 25
 _LOOSE_MOST = 128 * _MIB
 # Bytes of a container that does not tell its size.
@@ -225,7 +225,7 @@ class Holding:
         )
 
     def add(self, other: Holding) -> None:
-        """Take over what the same model took later on other devices."""
+        """Add the memory that the same model took later on other devices."""
         self.need.update(other.need)
         self.least.update(other.least)
         self.taken.update(other.taken)
@@ -290,7 +290,7 @@ class MemoryLedger:
         self._waiting = 0
         # The bytes that models took, by what they were loaded from; the latest load is at the end.
         self._taken: OrderedDict[Hashable, Need] = OrderedDict()
-        # What was loaded first was measured with its framework.
+        # The measurement of the first load includes its framework.
         self._first: Hashable = None
 
     @contextmanager
@@ -320,7 +320,7 @@ class MemoryLedger:
         self._end(holding, source)
 
     def keep(self, holding: Holding) -> None:
-        """Keep memory for what a loaded model may still take, until its `release`."""
+        """Reserve memory for the requests of a loaded model, until its `release`."""
         with self._changed:
             self._held.append(holding)
 

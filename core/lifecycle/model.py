@@ -345,7 +345,7 @@ class Model:
         return poll % (1 << min(self._failures, _SELDOM)) == 0
 
     def load(self, located: Located, cause: str, override: str | None = None, *, again: bool = True) -> None:
-        """Load what the repository has now; does nothing if nothing has changed.
+        """Load the repository's current versions; do nothing if they are unchanged.
 
         `override`, JSON, replaces the configuration file until the files change. Without `again` files that have failed
         fail with the same reason. A load of other files, or with another override, is ended if it takes long.
@@ -396,7 +396,7 @@ class Model:
             self._operation.release()
 
     def reload(self, cause: str) -> None:
-        """Load again what was loaded last, because the models of its steps have changed. Raises as `load` does."""
+        """Repeat the last load, because the models of its steps have changed. Raises as `load` does."""
         with self._operation:
             if self._loaded is not None:
                 located, override = self._loaded

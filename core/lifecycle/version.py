@@ -1,4 +1,4 @@
-"""One version of a model: its configuration, its state, and what serves it while it is ready."""
+"""One version of a model: its configuration, its state, and its scheduler while it is ready."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ class ModelVersion:
         return model.instance(placement)
 
     def discard(self, instances: Sequence[BackendInstance]) -> None:
-        """Close instances that do not serve, and what only they needed."""
+        """Close instances that do not serve, with the resources that only they needed."""
         for instance in instances:
             self.reservations.remove(instance)
             instance.close()
@@ -437,7 +437,7 @@ class ModelVersion:
             scheduler.drain(timeout_s)
 
     def begin_unload(self, cause: str) -> None:
-        """READY -> UNLOADING: accept no more requests, except from those who hold it."""
+        """READY -> UNLOADING: accept no more requests, except from callers that hold it."""
         self.state.move(ModelState.UNLOADING, cause=cause)
         with self._released:
             self._is_leaving = True
@@ -493,7 +493,7 @@ class ModelVersion:
         scheduler.close()
 
     def _abort(self, reason: str, names: Collection[str] | None = None, *, for_good: bool = True) -> None:
-        """End what instances of these names execute, None for all, where that is possible."""
+        """End the executions of instances of these names, None for all, where that is possible."""
         for instance in [*self._instances, *self._leaving]:
             if (names is None or instance.placement.name in names) and isinstance(instance, EndableInstance):
                 instance.abort(reason, for_good=for_good)

@@ -41,7 +41,7 @@ _LENIENT = b" "
 
 
 def to_plain(value: object) -> Any:
-    """Turn `value` into what orjson can write. Raises TypeError for a type that cannot be sent."""
+    """Convert `value` to types that orjson can write. Raises TypeError for a type that cannot be sent."""
     if type(value) in _UNCHANGED:
         return value
     if isinstance(value, Enum):

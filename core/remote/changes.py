@@ -36,7 +36,7 @@ REGISTER = {"register_system_region": RegionKind.SYSTEM, "register_cuda_region":
 # The calls that change settings, and the number of their first arguments that name the subject.
 _SETTINGS = {"change_log": 0, _TRACE: 1}
 Subject = tuple[str, ...]
-"""Identifies what a change is about. A later change of the same subject replaces the earlier one."""
+"""Subject of a change. A later change of the same subject replaces the earlier one."""
 Pause = Callable[[float], object]
 """Waits for some seconds; on the hub's thread it lets other greenlets run."""
 

@@ -199,7 +199,7 @@ class EngineConnection:
         self._wake()
 
     def flush(self) -> None:
-        """Send what was collected, as much as the socket takes. Does not block."""
+        """Send the collected frames, as far as the socket takes them. Does not block."""
         if self._taken:  # one frame for each request, however many of its responses were taken one by one
             with self._acknowledging:
                 taken, self._taken = self._taken, {}
@@ -213,7 +213,7 @@ class EngineConnection:
     # --- from the engine
 
     def read(self) -> None:
-        """Read what has arrived. Raises OSError at the end of the connection, and BadFrame."""
+        """Read arrived data. Raises OSError at the end of the connection, and BadFrame."""
         try:
             frames = self._reader.receive(self.sock)
         except BlockingIOError:

@@ -113,7 +113,7 @@ class EngineServer:
         self._own_thread.start()
 
     def stop(self) -> None:
-        """Send what the sockets still take, and end all connections. Blocks until the thread has ended."""
+        """Send as much as the sockets take, and end all connections. Blocks until the thread has ended."""
         self._is_stopping = True
         self._own_thread.join()
         self._listener.close()  # first: a disconnected front end must not reach this server again

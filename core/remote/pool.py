@@ -211,7 +211,7 @@ class EnginePool:
             engine.release_memory()
 
     def _changed(self) -> None:
-        """Drop what is known of the models after a change of an engine's state. A link's thread."""
+        """Drop cached models after a change of an engine's state. A link's thread."""
         self._models = {}
         gates = [engine.trace_gate for engine in self._engines]
         self.trace_gate.is_open = any(gate.is_open for gate in gates)

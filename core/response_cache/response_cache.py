@@ -1,4 +1,4 @@
-"""The response cache: what it keeps, under which keys, and the cache in memory.
+"""The response cache: cached responses, their keys, and the cache in memory.
 
     ResponseCache  the protocol
     ├── LocalCache  in the memory of the process that runs the models
@@ -48,7 +48,7 @@ class CachedResponse:
 
     @classmethod
     def of(cls, response: InferenceResponse) -> CachedResponse:
-        """Copy what every answer to the request has in common."""
+        """Copy the parts that all answers to the request share."""
         outputs = response.outputs
         if type(outputs) is PackedOutputs:
             layout, content = outputs.layout, bytes(outputs.content)
@@ -110,7 +110,7 @@ class ResponseCache(Protocol):
         ...
 
     def close_scope(self, scope: bytes) -> None:
-        """Remove what only the version of that scope could use."""
+        """Remove the responses that only the version of that scope could use."""
         ...
 
     def get(self, key: bytes) -> CachedResponse | None:

@@ -237,7 +237,7 @@ class DynamicBatcher:
                 self._fail_queued(error)
 
     def _fail_queued(self, error: Exception) -> None:
-        """No batch could be formed: fail what is queued, so that the next attempt does not meet the same requests."""
+        """Fail the queued requests after no batch could be formed, so that the next attempt does not meet them."""
         failure = expected(error, f"forming a batch for model '{self._spec.name}'")
         with self._lock:
             queued = self._take_all()

@@ -92,7 +92,7 @@ class EnsembleScheduler:
         # Steps that wait for the thread that delivers a batch; the flushes of callers whose requests were answered.
         self._ready: deque[Ready] = deque()
         self._flushes: deque[Callable[[], None]] = deque()
-        # The threads that submit what is ready.
+        # The threads that submit ready steps.
         self._proceeding: set[int] = set()
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -176,7 +176,7 @@ class EnsembleScheduler:
         return self.limit.withdraw(request) if self.limit is not None else []
 
     def proceed(self) -> None:
-        """Submit what is ready and execute what is short, until nothing is left; then flush for the callers.
+        """Submit ready steps and execute short ones until none remains; then flush for the callers.
 
         The thread that delivered responses of steps calls it afterwards; it may do so during a call of its own.
         """
@@ -599,7 +599,7 @@ class DecoupledRequest(EnsembleRequest):
             self._drop_early(finished)
 
     def _drop_early(self, finished: list[StepRequest]) -> None:
-        """Give up what waits for its order and is not run any more. Under the lock."""
+        """Drop flows that wait for their order and are no longer run. Under the lock."""
         for (index, number), flow in list(self._early.items()):
             if self._drops(flow):
                 del self._early[index, number]
@@ -682,7 +682,7 @@ class DecoupledRequest(EnsembleRequest):
         scheduler.count(self, last, self._first_ns)
 
     def _send(self) -> None:
-        """Send what waits, in order and on one thread at a time."""
+        """Send waiting responses in order, on one thread at a time."""
         pending = self.pending
         while True:
             with self._lock:
@@ -705,7 +705,7 @@ class DecoupledRequest(EnsembleRequest):
                 self._scheduler.flush_later(pending)
 
     def _note_taken(self, pending: StreamedRequest, count: int) -> None:
-        """The client has taken its oldest `count` responses: what they came from may send more."""
+        """Acknowledge the oldest `count` responses, so that the steps that sent them may send more."""
         with self._lock:
             taken = [self._untaken.popleft() for _ in range(min(count, len(self._untaken)))]
         for flow in taken:

@@ -151,7 +151,7 @@ class InlineExecution:
             self.execute(instance, work, until_ns)
 
     def execute(self, instance: ModelInstance, work: Work, until_ns: int) -> None:
-        """Execute `work`, and then what is queued, on the borrowed `instance` until it is returned."""
+        """Execute `work`, and then queued requests, on the borrowed `instance` until it is returned."""
         following: Work | None = work
         while following is not None:
             instance.perform(following, inline=True)

@@ -1,4 +1,4 @@
-"""The instances of a scheduler: which of their threads are idle, and which is woken for what is queued."""
+"""The instances of a scheduler: their idle threads, and the choice of the thread to wake for queued requests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class InstancePool:
             self._wake(self.idle.pop())
 
     def wake(self) -> None:
-        """Wake the DELAYING thread, or without one an idle thread for what is queued."""
+        """Wake the DELAYING thread, or without one an idle thread, for queued requests."""
         delaying = self.delaying
         if delaying is None:
             self.wake_idle()

@@ -112,7 +112,7 @@ class Window:
 
 # After a window the earlier ones count this much less: a change is learnt within some windows.
 _KEEPS = 0.7
-# Sizes that vary less than this (their variance) do not tell what one item more costs.
+# Sizes with less variance than this do not show the cost of one more item.
 _LEAST_VARIANCE = 0.25
 
 

@@ -377,7 +377,7 @@ class OpenRequests:
         self._has_noted_late = False
         self._again = again
         self._dropped = dropped
-        # How often the instance has lost what it knew of its requests.
+        # How often the instance has lost the state of its requests.
         self.losses = 0
         # Those to be executed again, by their pending requests, and those of them whose client must take more first.
         self._given_back: dict[PendingRequest, OpenRequest] = {}
@@ -397,7 +397,7 @@ class OpenRequests:
         return RequestSender(request, self._dropped)
 
     def give_back(self, request: OpenRequest) -> None:
-        """Execute `request` again, when its client has taken enough of what was sent."""
+        """Execute `request` again once its client has taken enough of its responses."""
         if request.is_closed:  # the model ended it nevertheless
             return
         self._given_back[request.pending] = request
@@ -435,7 +435,7 @@ class OpenRequests:
             self.resume(request)
 
     def lose(self) -> list[Rejection]:
-        """The instance has lost what it knew of its requests: none that it gave back is executed again.
+        """Note that the instance has lost its state: rescheduled requests are not executed again.
 
         Returns those that may be queued for it, to be rejected if they are; the others are answered.
         """
@@ -536,7 +536,7 @@ class ResponseOrder:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Deliver what is due, unless another thread does."""
+        """Deliver due responses, unless another thread does."""
         with self._lock:
             if self._delivering:
                 return

@@ -321,7 +321,7 @@ AFTER_FAILURE_S: Final = 1.0
 
 
 class TimeoutThread:
-    """Answers in time what waits too long: requests in a queue, sequences without a slot or without a request.
+    """Ends waits at their timeout: of requests in a queue, of sequences without a slot or without a request.
 
     It calls `look` when it is woken, and after the seconds that the last look returned (None: not by itself). A look
     that raises is logged, and the next one follows in a second.

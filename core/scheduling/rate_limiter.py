@@ -42,7 +42,7 @@ def resource_of(need: ResourceNeed, placement: Placement) -> Resource:
 
 
 def needs_of(placement: Placement) -> dict[Resource, int]:
-    """Return what each execution of the instance holds. Of a resource that is named twice the last count is taken."""
+    """Return the resources of each execution of the instance. The last count of a duplicate resource is used."""
     return {resource_of(need, placement): need.count for need in placement.limit.needs}
 
 
@@ -402,7 +402,7 @@ class InstanceReservations:
 
     @contextmanager
     def held(self, instance: BackendInstance) -> Iterator[None]:
-        """Hold what an execution of `instance` needs, while no scheduler has it. Blocks until it may execute."""
+        """Hold the resources of an execution of `instance`, while no scheduler has it. Blocks until it may execute."""
         reservation = self.of(instance)
         if reservation is None:
             yield

@@ -255,7 +255,7 @@ class CachingScheduler:
         return False
 
     def _note_found(self, flight: SingleFlight, pending: PendingRequest, found: CachedResponse | None) -> None:
-        """Continue with what a look-up has found, or None. On a thread of the cache, or on that of `stop`."""
+        """Continue with the result of a look-up, or None. On a thread of the cache, or on that of `stop`."""
         with self._lock:
             self._waiting -= 1
         if found is None:

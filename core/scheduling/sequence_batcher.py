@@ -199,7 +199,7 @@ class SequenceScheduler:
         return sequence
 
     def _apply(self, change: Change) -> None:
-        """Do what follows from a change, without the lock."""
+        """Perform the consequences of a change, without the lock."""
         for rejection in change.rejections:
             reject(rejection, self._context)
         for sequence, pending in change.entering:

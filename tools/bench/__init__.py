@@ -1,1 +1,1 @@
-"""Load on a server and what it shows: the client, the requests, the measurements and the page of `trident bench`."""
+"""Load on a server and its results: the client, the requests, the measurements and the page of `trident bench`."""

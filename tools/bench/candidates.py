@@ -1,4 +1,4 @@
-"""Ways to run a model, and what a few executions without a server promise of each.
+"""Configurations to try for a model, and the rate that a few executions without a server predict for each.
 
 Executions also show whether the answers of a way are near those of the model as it is: another engine, a lower
 precision or padding may change them.
@@ -205,7 +205,7 @@ def paddings(way: Candidate, config: ModelConfig, inputs: Sequence[Inputs], long
     ]
 
 
-# --- what executions promise
+# --- predictions from executions
 
 # Requests in an execution.
 SIZES = (1, 4, 16, 64)

@@ -335,7 +335,7 @@ class GrpcConnection(_Connection):
         self._windows[stream] -= size
 
     def _push(self) -> None:
-        """Send what the windows have room for."""
+        """Send as much as the windows allow."""
         while self._unsent:
             stream, rest = self._unsent[0]
             room = min(self._window, self._windows.get(stream, 0), self._frame_size, len(rest))

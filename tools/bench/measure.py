@@ -218,7 +218,7 @@ def _counted(answer: Mapping[str, Any]) -> Counter[tuple[str, str]]:
     return found
 
 
-# --- what the levels say
+# --- results of levels
 
 
 def interval(values: Sequence[float], middle: Callable[..., Any] = np.mean) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The search of `trident tune`: what executions promise, and races between the ways that promise most.
+"""The search of `trident tune`: predictions from executions, and races between the most promising candidates.
 
 The figure of a candidate is the most requests/s with which 99 of 100 keep the latency. A few executions predict it. A
 sweep of those that promise most finds it roughly, by doubling the requests under way. A race between the best of the
@@ -502,7 +502,7 @@ def _available_mb() -> float:
     return int(rows["MemAvailable"].split()[0]) / 1024
 
 
-# --- what it says
+# --- the report
 
 
 def reasons(bench: Bench, chosen: Trial) -> Iterator[str]:

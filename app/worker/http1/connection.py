@@ -441,7 +441,7 @@ class Http1Connection(Connection):
             log.debug("refusal to %s was not received: %s", self._peer, error)
 
     def _linger(self) -> None:
-        """Discard what the client still sends, for a while, so that no reset overtakes the answer."""
+        """Discard further input for a while, so that no reset overtakes the answer."""
         self._buffer = b""
         self.begin(Stage.LINGER)
         self.end_sending()

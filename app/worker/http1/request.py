@@ -247,7 +247,7 @@ _QUOTED: Final = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 _SIZE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?)*" % (_TOKEN, _TOKEN, _QUOTED)
 )
-# Nothing reads trailers. These would change what the head has said about the request.
+# Trailers are not read. These would contradict the head of the request.
 _TRAILER: Final = re.compile(
     rb"(?!(?:host|content-length|transfer-encoding|trailer|authorization|te):)%b:[\t\x20-\x7e\x80-\xff]*" % _TOKEN,
     re.IGNORECASE,

@@ -36,7 +36,7 @@ _RECEIVE_SIZE: Final = 65536
 # As for HTTP/1: up to this size joining is cheaper than an iovec.
 _MAX_JOINED: Final = 16384
 _IOV_MAX: Final = 1024
-# How often what waits in the streams may follow at once, until other connections have their turn.
+# How often waiting data of the streams is sent in a row before other connections are served.
 _BURSTS: Final = 4
 # How long a client may take to read the end of the connection, and how much it may send meanwhile.
 _LINGER_S: Final = 2.0
@@ -46,7 +46,7 @@ _SHARED_S: Final = 2.0
 
 
 class Http2Connection:
-    """Serves one socket until its end. Hub thread only, and never in a greenlet: what it calls must not wait.
+    """Serves one socket until its end. Hub thread only, and never in a greenlet: no call may block.
 
     `stage` is NEW during the TLS handshake, APPLICATION while streams may begin, LINGER after the last byte was sent,
     and ENDED. `idle_since` is when it was last seen with a stream, in seconds of the coarse clock.
@@ -129,7 +129,7 @@ class Http2Connection:
             self._push()
 
     def flush(self) -> None:
-        """Send what the protocol has. The service calls this once per iteration of the loop."""
+        """Send the protocol's output. The service calls this once per iteration of the loop."""
         if self._unsent_size:
             return
         outbox = self._protocol.outbox
@@ -261,7 +261,7 @@ class Http2Connection:
             self._unsent = []
 
     def _sent_all(self) -> None:
-        """The socket has taken everything: continue with what waited for it, or come to the end."""
+        """Continue after the socket has taken everything, or end the connection."""
         if self.stage is Stage.SEND:
             self._linger()
             return
@@ -342,7 +342,7 @@ class Http2Connection:
             self._protocol.drain()
 
     def _finish(self) -> None:
-        """Send what the protocol still has, among it the GOAWAY, and let the client read it."""
+        """Send the protocol's remaining output with the GOAWAY, and let the client read it."""
         if self.stage is Stage.APPLICATION:
             if not self._protocol.is_finished:
                 self._cancel_all()
@@ -391,7 +391,7 @@ class Http2Connection:
         self._service.connections.last_end = self._service.clock.now
         self._sock.close()
         self._cancel_all()
-        # Memory goes with the last reference: a connection is older than what the garbage collector looks at.
+        # Reference counting frees the memory: a connection is too old for frequent collections.
         self._protocol.outbox.detach()
 
 
@@ -422,7 +422,7 @@ class Http2Service:
         return self.port.max_age_s * uniform(0.9, 1.1)
 
     def flush_soon(self, connection: Http2Connection) -> None:
-        """Have `connection` send what it has, after everything else that is ready now."""
+        """Have `connection` send its output after all other ready work."""
         if not self._due:
             self._loop.run_callback(self._flush)
         self._due[connection] = None

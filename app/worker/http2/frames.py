@@ -168,7 +168,7 @@ class Http2Limits:
     handshake_s: float = 20.0
     """From the beginning of the connection to the client's SETTINGS."""
     stall_s: float = 60.0
-    """How long a client may leave a frame unfinished, or its windows closed to what waits for them."""
+    """How long a frame may stay unfinished, or windows closed while data waits for them."""
     drain_round_trip_s: float = 2.0
     """From the first GOAWAY of a drain to the last one, if the client does not answer the ping between them."""
 

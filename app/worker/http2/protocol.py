@@ -135,7 +135,7 @@ class Http2Protocol:
         return self.outbox.size
 
     def pump(self) -> None:
-        """The socket took what the outbox gave: what waits in the streams may follow."""
+        """Continue with waiting data of the streams after the socket took the outbox."""
         self.outbox.pump()
 
     def is_idle(self) -> bool:
@@ -210,7 +210,7 @@ class Http2Protocol:
         return self._refuses and not self.streams and not self.outbox.size
 
     def close(self, code: int, text: str = "") -> None:
-        """Tell the client why the connection ends, and cancel what runs."""
+        """Tell the client why the connection ends, and cancel running calls."""
         if not self._table.is_closed:
             self.outbox.put(frames.goaway(self._table.last, code, text))
         self._table.cancel_all()

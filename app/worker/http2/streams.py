@@ -199,7 +199,7 @@ class Outbox:
         self._ready.pop(stream.id, None)
 
     def pump(self) -> None:
-        """Move what the windows and the socket allow, of each stream in turn."""
+        """Move as much as the windows and the socket allow, round robin over the streams."""
         ready = self._ready
         while ready and self.window > 0 and not self.is_full:
             # A stream that has more to send adds itself again, behind the others.
@@ -327,7 +327,7 @@ class Http2Stream(CallStream):
             self._wait(parts, size, trailers)
 
     def pump(self, most: int) -> None:
-        """Send up to `most` bytes of what waits. Called while the stream's window is open."""
+        """Send up to `most` bytes of waiting data. Called while the stream's window is open."""
         waiting = self.waiting
         if waiting is None:
             return
@@ -527,7 +527,7 @@ class StreamTable:
             receiver.cancel()
 
     def drop_stalled(self) -> None:
-        """Reset the streams whose client has taken nothing of what waits for it, for too long."""
+        """Reset the streams whose client has read none of the waiting data for too long."""
         for stream in list(self.open.values()):
             if stream.waiting is not None and self.now - stream.waiting.since > self._limits.stall_s:
                 self._drop(stream, Http2Code.CANCEL)

@@ -321,7 +321,7 @@ _LIBRARIES = {
 
 @cache
 def preload_tensorrt() -> None:
-    """Load what TensorRT's provider links, which pip installs where the linker does not search."""
+    """Load the libraries that TensorRT's provider links, because pip installs them outside the linker's paths."""
     package = find_spec("tensorrt_libs")
     for folder in (package and package.submodule_search_locations) or ():
         for name in ("libnvinfer.so.*", "libnvonnxparser.so.*"):

@@ -356,7 +356,7 @@ def make_session(request: SessionRequest) -> MadeSession:
 
 
 def _with_file(request: SessionRequest, capability: str = "") -> tuple[SessionRequest, Path]:
-    """The file of the graph, and the request with what the file's package says of its sessions."""
+    """The file of the graph, and the request with the session options of the file's package."""
     config = request.config
     path = model_path(request.version, config, capability)
     if path.name != MANIFEST:

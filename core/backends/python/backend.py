@@ -109,7 +109,7 @@ class PythonBackend:
         self._watcher = FileWatcher()
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
-        """A model takes what its configuration says."""
+        """Do nothing: the configuration declares the tensors of a Python model."""
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
         """Have the model complete `config`, in a process of its own, if it has the method. Raises a ServerError."""

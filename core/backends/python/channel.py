@@ -191,7 +191,7 @@ class WatchedFile:
                 self._epoll.unregister(each)
             if self._duplicate >= 0:
                 os.close(self._duplicate)
-            # No cycle: what is watched refers to this.
+            # Avoids a cycle: the watched file refers to this.
             self._on_readable, self._on_error, self._on_writable = _nothing, _ignore, None
         self._watcher.remove(self)
 
@@ -210,7 +210,7 @@ class StubGone(Exception):
 
 
 class StubFaulty(StubGone):
-    """The stub sent what does not belong there, or something went wrong with its frames: its process must end."""
+    """The stub sent an invalid or unexpected frame: its process must end."""
 
 
 class StubSilent(StubGone):
@@ -275,7 +275,7 @@ class StubChannel:
         self.on_lost: Callable[[StubGone], None] = _ignore
 
     def listen(self, on_frame: Mapping[int, OnFrame], after_frames: Callable[[], None]) -> None:
-        """Set what to call for each other type of frame, and after all frames that came together.
+        """Set the callbacks for the other types of frames, and for the end of frames that came together.
 
         On the thread that reads, which must not wait.
         """
@@ -499,7 +499,7 @@ class StubChannel:
             self._queue.flush()
 
     def _readable(self) -> None:
-        """Read what has come between executions. On the watcher's thread."""
+        """Read frames between executions. On the watcher's thread."""
         if not self._reading.acquire(blocking=False):
             return
         try:
@@ -563,7 +563,7 @@ class StubChannel:
         self.on_lost(self._lose(error))
 
     def read_rest(self) -> None:
-        """Read what a process that has ended sent last, unless another thread does."""
+        """Read the last frames of an ended process, unless another thread does."""
         if not self._reading.acquire(blocking=False):
             return
         try:

@@ -33,7 +33,7 @@ from trident.core.repository.cache import free_bytes, lock_exclusive, make_priva
 
 CACHE_DIRECTORY = "environment-cache-directory"
 INSTALL = "install-requirements"
-# Use what an earlier load has installed, and install nothing.
+# Use an earlier installation and install nothing.
 CACHED = "cached"
 
 

@@ -1,4 +1,4 @@
-"""The process of a model instance: its start and end, what it prints, and what its model asks of the server meanwhile.
+"""The process of a model instance: its start and end, its output, and the requests of its model to the server.
 
 Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 """
@@ -529,7 +529,7 @@ def _has_members(group: int) -> bool:
     return False
 
 
-# --- what a model asks of the server: responses of other models, model control, metrics, and log lines
+# --- requests of a model to the server: responses of other models, model control, metrics, and log lines
 
 
 # By the numbers of the library's LogLevel.
@@ -561,7 +561,7 @@ _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class ModelCalls:
-    """Answers what the model of one process asks. Called on the thread that reads its channel, which must not wait."""
+    """Answers the requests of one process's model. Called on the thread that reads its channel; must not block."""
 
     def __init__(
         self,
@@ -597,7 +597,7 @@ class ModelCalls:
         channel.listen(on_frame, self._deferred.run)
 
     def close(self) -> None:
-        """Cancel what the model has asked: the process is gone."""
+        """Cancel the requests of the model, because its process has ended."""
         with self._lock:
             self._is_closed = True
             pending, self._pending = list(self._pending.values()), {}

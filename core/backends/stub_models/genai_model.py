@@ -236,7 +236,7 @@ class Answer:
         return self.streams and self._sender.is_full()
 
     def send(self, text, reason, sequence):
-        """Send what is new, and with a `reason` the end, with all that is known of it."""
+        """Send new text, and with a `reason` the final response with its details."""
         tensors = [pb_utils.Tensor("text_output", np.array([text.encode("utf-8", "replace")], np.object_))]
         if sequence.places:
             places = json.dumps([self._candidates(place) for place in sequence.places])
@@ -340,7 +340,7 @@ class Stream:
         return self.rest() + self._stream.decode(token)
 
     def rest(self):
-        """Return what stands for a character that has begun and has no end."""
+        """Return the replacement of an incomplete character."""
         return self._parts.decode(b"", final=True)
 
 
@@ -714,7 +714,7 @@ class Sequence:
         return False
 
     def send(self):
-        """Send what there is, unless the client is behind."""
+        """Send pending text unless the client reads too slowly."""
         if self._unsent and self.answer.streams and not self.answer.is_full():
             self.answer.send(self._unsent, "", self)
             self._unsent, self._unsent_tokens = "", 0
@@ -884,7 +884,7 @@ class Decoder:
             self._changed.notify()
 
     def close(self):
-        """End the thread; what it has is not answered."""
+        """End the thread without answering its requests."""
         with self._changed:
             self._is_over = True
             self._changed.notify()

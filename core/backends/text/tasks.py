@@ -1,4 +1,4 @@
-"""The tasks of text models: the tensors of a request, the texts that the graph sees, what is made of its results.
+"""The tasks of text models: the tensors of a request, the texts for the graph, and the postprocessing of its results.
 
 The answers are those of transformers' pipelines and of sentence-transformers for the same folder. Those of tasks that
 find parts of a text are JSON, in the pipelines' form. `tests/record_text_answers.py` asks those libraries.
@@ -48,7 +48,7 @@ _MASK = re.compile(r"\[MASK\]|<mask>")
 _QUESTION_TOKENS, _STRIDE = 384, 128
 
 
-# --- options of a text, each with what reads its value
+# --- options of a text, each with its parser
 
 
 def _flag(value: Any) -> bool:

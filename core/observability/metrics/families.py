@@ -131,7 +131,7 @@ def _model_labels(entry: ModelMetrics) -> dict[str, str]:
 
 
 def _split(statistics: StatisticsSnapshot) -> tuple[StatisticsSnapshot, StatisticsSnapshot]:
-    """The statistics of what happened before an instance was reached, and on the GPU."""
+    """The statistics before an instance was reached, and on the GPU."""
     failures = statistics.request_failures
     before = {reason: count for reason, count in failures.items() if reason not in _FAILURES_ON_DEVICE}
     executed = {reason: count for reason, count in failures.items() if reason in _FAILURES_ON_DEVICE}

@@ -185,7 +185,7 @@ class PayloadLog:
         return self._counts.metrics()
 
     def close(self, timeout_s: float) -> None:
-        """Deliver what was recorded, for at most `timeout_s` seconds. Blocks."""
+        """Deliver the recorded exchanges, for at most `timeout_s` seconds. Blocks."""
         self._ending.begin(timeout_s)
         until = time.monotonic() + timeout_s
         for thread in self._threads:

@@ -350,7 +350,7 @@ class Tracer:
         return self._counts.metrics() if self._options.has_destination else None
 
     def close(self) -> None:
-        """Write what was traced so far. Blocks, at most ten seconds."""
+        """Write all traces so far. Blocks, at most ten seconds."""
         with self._lock:
             for number in list(self._unanswered):
                 self._complete(self._open[number])
@@ -407,7 +407,7 @@ class TraceThread:
         self._tick = tick
         self._waiting: deque[Trace | Setting] = deque()
         self._wake = threading.Event()
-        # Set when what waits is to be written without gathering more.
+        # Set when waiting traces are to be written without gathering more.
         self._is_urgent = threading.Event()
         self._is_closing = False
         self._starting = threading.Lock()
@@ -430,7 +430,7 @@ class TraceThread:
         self._wake.set()
 
     def hasten(self) -> None:
-        """Have what was put written at once. Does not block."""
+        """Have queued traces written immediately. Does not block."""
         self._is_urgent.set()
         self._wake.set()
 

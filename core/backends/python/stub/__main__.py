@@ -139,7 +139,7 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
         if order["memory_limit"]:
             import resource
 
-            # Of what the process allocates; memory that it shares with the server is not counted.
+            # Of the process's own allocations, without memory shared with the server.
             resource.setrlimit(resource.RLIMIT_DATA, (order["memory_limit"],) * 2)
         host = ModelHost(order["args"], order["file"])
         try:

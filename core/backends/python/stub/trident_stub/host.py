@@ -167,7 +167,7 @@ class ModelHost:
         return ready
 
     def finalize(self) -> None:
-        """Let the model end; what it raises is logged."""
+        """Call the model's `finalize`; exceptions are logged."""
         was_serving, self._model.phase = self._model.phase is Phase.SERVING, Phase.ENDING
         self._loop.stop(_LAST_SECONDS)
         if was_serving and hasattr(self._instance, "finalize"):
@@ -314,7 +314,7 @@ class EventLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self._running())
 
     def stop(self, timeout_s: float) -> None:
-        """Cancel what still runs and end the thread; give up on it after `timeout_s`."""
+        """Cancel running coroutines and end the thread, waiting at most `timeout_s`."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or loop.is_closed():
             return
