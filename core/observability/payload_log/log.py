@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -167,9 +168,10 @@ class PayloadLog:
         is_empty = False
         while not is_empty:
             taken: list[Exchange] = []
-            while self._waiting and len(taken) < _AT_ONCE:
-                taken.append(self._waiting.popleft())
-            is_empty = not self._waiting
+            with suppress(IndexError):  # what one thread sees there another one may take
+                while len(taken) < _AT_ONCE:
+                    taken.append(self._waiting.popleft())
+            is_empty = len(taken) < _AT_ONCE
             has_counted = False
             try:
                 destination.write(taken)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +49,7 @@ from tests.unit.core.scheduling.scheduler_bench import (
     text,
 )
 from tests.unit.core.scheduling.sequence_bench import HOUR, SUM, Summing, spec_of
+from tests.unit.interrupted import interrupted
 from tests.unit.packed_tensors import spec as packed_spec
 from tests.unit.shared_memory_object import shared_memory_object
 from tests.waiting import until
@@ -1424,36 +1424,6 @@ def test_a_request_that_cannot_be_written(
 
 
 # --- two that answer at the same moment: the one runs as a whole between any two operations of the other
-
-
-def interrupted(
-    first: Callable[[], object], second: Callable[[], object], step: int, is_free: Callable[[], bool]
-) -> bool:
-    """Run `first`, and `second` before the core's operation of that number among those before which `is_free`; at the
-    end if there is none, which returns False. In a compiled core there are none.
-    """
-    left = step
-
-    def trace(frame: Any, event: str, arg: object) -> Any:
-        nonlocal left
-        if not frame.f_globals["__name__"].startswith("trident.core."):
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and left >= 0 and is_free():
-            left -= 1
-            if left < 0:
-                second()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        first()
-    finally:
-        sys.settrace(before)
-    if left >= 0:
-        second()
-    return left < 0
 
 
 def answer_of(pending: PendingRequest, *, final: bool = True) -> InferenceResponse:

@@ -9,12 +9,14 @@ import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
+from tests.unit.interrupted import interrupted
 from tests.waiting import until
 from trident.core.errors import BackendFailed, RepositoryUnavailable
 from trident.core.inference.pending_request import PendingRequest, deliver
@@ -209,6 +211,21 @@ def test_full_queue_drops_and_counts_records_without_delay(
         until(lambda: log.metrics().written == room + 20 - lost)
         ask(log)  # what was written has made room
         until(lambda: log.metrics().written == room + 21 - lost)
+
+
+def test_what_two_threads_take_at_the_same_moment_is_written_once_and_makes_room() -> None:
+    with held_log() as (log, held):
+        other = HeldDestination(held.counts)
+        other.may_write.set()
+        held.may_write.set()
+        for step in range(10_000):
+            ask(log)
+            ask(log)
+            write = partial(log._write, other)
+            is_amid = interrupted(write, write, step, lambda: bool(log._waiting))
+            until(lambda: log._held == 0)
+            if not is_amid:
+                return
 
 
 def test_small_requests_count_with_their_memory_overhead() -> None:
