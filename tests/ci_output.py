@@ -47,7 +47,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """No dot for a test that passed: of 15,000 dots nobody reads one."""
+    """No dot for a test that passed: 15,000 dots would say nothing."""
     return ("passed", "", "PASSED") if report.when == "call" and report.outcome == "passed" else None
 
 

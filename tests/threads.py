@@ -8,7 +8,7 @@ _earlier: set[threading.Thread] = set()
 
 
 def server_threads() -> list[str]:
-    """The names of the server's threads that run, without those that another module's tests left."""
+    """Names of the server's running threads, without those of other modules' tests."""
     return [thread.name for thread in _running() if thread not in _earlier]
 
 

@@ -117,7 +117,7 @@ def _gpu_problems(group: ModelInstanceGroup, path: str, prefix: str, gpu_ids: Gp
     ]
 
 
-# Is given what ends a process that may run for ever, to be called with the reason.
+# Receives a function that ends an endless process, to be called with the reason.
 Watch = Callable[[Callable[[str], object]], None]
 
 

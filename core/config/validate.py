@@ -992,7 +992,7 @@ def settings_without_effect(written: ModelConfig) -> list[Problem]:
 
 
 def _without_effect(config: ModelConfig) -> Iterator[tuple[object, Problem]]:
-    """Each such setting: whether it is set, and what is said of it."""
+    """Yield each setting without effect: a true value if it is set, and its problem."""
     optimization = config.optimization
     is_plan = TENSORRT in (config.platform, f"{config.backend}_plan")
     # Without an instance group the server chooses the devices.

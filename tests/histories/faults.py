@@ -226,7 +226,7 @@ class Faults(threading.Thread):
         return "for its limit"
 
     def _pause(self) -> str:
-        """Stop a process for a while: answers come late, and no other way."""
+        """Stop a process for a while: answers are late but correct."""
         workers = [*session_members(self._server.process.pid), *self._stubs().values()]
         process = self._random.choice(workers)
         with stopped([process]):

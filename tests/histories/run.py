@@ -1,4 +1,4 @@
-"""A run: a server, clients, faults, and what is left at the end."""
+"""A run: a server, clients, faults, and the checks at the end."""
 
 from __future__ import annotations
 

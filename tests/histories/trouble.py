@@ -220,7 +220,7 @@ class Trouble:
     # --- clients that go away
 
     def cut_http(self, tag: int, random: Random) -> None:
-        """A request that ends at any byte, or whose answer nobody takes."""
+        """A request that ends at any byte, or whose answer is not read."""
         kind = random.choice(self._kinds)
         body, size = infer_body(kind.question(tag, random), random.choice(("JSON", "binary")), random)
         headers = [] if size is None else [f"Inference-Header-Content-Length: {size}"]

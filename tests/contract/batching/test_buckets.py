@@ -96,7 +96,7 @@ def bucket_stats(server: ServerProcess, model: str) -> Any:
 FULL = {"batch_size": 4, "length": 8, "execution_count": 1, "element_count": 18, "padding_count": 14}
 
 
-def test_every_bucket_has_run_on_every_instance_before_the_model_is_ready(server: ServerProcess) -> None:
+def test_every_bucket_is_warmed_up_on_every_instance(server: ServerProcess) -> None:
     before, ready, _ = server.log_text().partition("successfully loaded 'streamed'")
     assert ready
     for instance in ("streamed_0", "streamed_1"):

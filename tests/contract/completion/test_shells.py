@@ -131,7 +131,7 @@ def _zsh(folder: Path) -> Iterator[Matches]:
 
 
 def _read_all(leader: int) -> None:
-    """Take away what a terminal shows, so that it never fills up, until nobody has it open."""
+    """Read a terminal's output, so that it never fills up, until it is closed."""
     with suppress(OSError):
         while os.read(leader, 1 << 16):
             pass
@@ -213,7 +213,7 @@ def test_every_option_of_a_command_is_offered(matches: Matches, command: Command
     assert matches(" ".join(["trident", *command.name.split(), "--"])) == expected
 
 
-def test_bash_completes_a_value_where_the_equals_sign_does_not_split_words(folder: Path) -> None:
+def test_bash_completes_values_after_an_unsplit_equals_sign(folder: Path) -> None:
     assert bash_matches("trident serve --log-format=j", folder) == {"json"}
     unsplit = bash_matches("trident serve --log-format=j", folder, words=["trident", "serve", "--log-format=j"])
     assert unsplit == {"--log-format=json"}

@@ -179,7 +179,7 @@ def test_queued_failure_is_reported(moto: S3Emulator, deploy: Deploy) -> None:
 
 
 def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without the address of an emulator, which asks nobody who calls. Nothing is sent unsigned."""
+    """Without the address of an emulator, which needs no credentials. Nothing is sent unsigned."""
     leave_aws(monkeypatch, tmp_path)
     result = run("create", "nobody", *REAL_TIME, "--region", REGION)
     assert result.status == 1

@@ -92,7 +92,7 @@ def test_gpu_that_is_lost_in_a_request_ends_the_server(
         assert (status, ENDS in line) == (1, True), line
 
 
-def test_engine_that_has_lost_its_gpu_is_replaced_while_the_other_one_serves(models: Path, tmp_path: Path) -> None:
+def test_engine_with_a_lost_gpu_is_replaced_while_the_other_serves(models: Path, tmp_path: Path) -> None:
     machine = GpuMachine(tmp_path, devices=2)
     with server_of(models, machine, "--http-workers=2", "--engines=2") as server:
         machine.change(at_run=LOST)

@@ -37,7 +37,7 @@ class WithoutFrameworks:
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutFrameworks
 """
-# Models of PyTorch whose files nobody reads before PyTorch is there.
+# Models of PyTorch whose files are not read without PyTorch.
 SCRIPT = """
 platform: "pytorch_libtorch"
 input { name: "INPUT__0" data_type: TYPE_FP32 dims: 4 }

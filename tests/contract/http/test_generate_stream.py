@@ -58,7 +58,7 @@ def test_a_model_with_one_response_generates_an_object_or_an_event(server: Serve
         assert "expected 2 inputs but got 1 inputs for model 'simple'" in answer.json()["error"]
 
 
-def test_each_response_is_an_event_and_the_stream_a_line_of_the_access_log(server: ServerProcess) -> None:
+def test_each_response_is_an_event_and_each_stream_one_access_log_line(server: ServerProcess) -> None:
     with stream(server, "say one", "say two words", 'say "three"', id="r7") as answer:
         assert (answer.status_code, answer.headers["Content-Type"]) == (200, EVENTS)
         assert answer.headers["Transfer-Encoding"] == "chunked"

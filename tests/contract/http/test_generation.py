@@ -127,7 +127,7 @@ def test_same_seed_gives_the_same_answer(client: Any) -> None:
     assert len({ask(seed) for seed in range(5)}) > 1
 
 
-def test_a_prompt_has_the_special_tokens_of_the_tokenizer_and_a_chat_those_of_its_template(client: Any) -> None:
+def test_prompt_has_the_tokenizers_special_tokens_and_chat_the_templates(client: Any) -> None:
     asked: dict[str, Any] = {"model": "begins", "max_tokens": 1}
     whole = client.completions.create(**asked, prompt=" one")
     bare = client.completions.create(**asked, prompt=" one", extra_body={"add_special_tokens": False})

@@ -1,4 +1,4 @@
-"""Bodies that nobody will read, and bodies without an end: neither costs a server its memory.
+"""Refused bodies, and bodies without an end: neither uses up a server's memory.
 
 Source: docs/spec/attacks.md section 3.
 """
@@ -26,7 +26,7 @@ TOKEN = "first-token-0123"
 HUGE = 150 << 20
 CONNECTIONS = 200
 UNFINISHED = 16 << 20
-# Of the JSON before the tensors of a body that claims to have them.
+# Of the JSON before the tensors of a body that announces them.
 TENSORS = "Inference-Header-Content-Length: 100\r\n"
 
 

@@ -158,7 +158,7 @@ def test_calls_reach_the_container(tmp_path: Path) -> None:
         ((), ""),
     ],
 )
-def test_the_repository_is_the_mounted_folder_or_the_registered_one_in_it(
+def test_repository_is_the_mounted_folder_or_its_registered_subfolder(
     files: tuple[str, ...], found: str, tmp_path: Path
 ) -> None:
     for file in files:

@@ -252,7 +252,7 @@ def test_faults_in_web_sockets(server: FaultyServer, places: tuple[str, ...], mo
 
 
 def test_raised_exceptions_are_logged_and_no_process_is_lost(server: FaultyServer) -> None:
-    """A request is named with the traceback of what it met, and nothing ended but what was asked for."""
+    """The log names each request with its traceback, and no process ended except as requested."""
     text = quiet_text(server.log)
     for kind, made in CLASSES.items():
         assert type(made()).__name__ in text, kind

@@ -68,7 +68,7 @@ def test_python_model_file_is_served_directly_and_reloaded(tmp_path: Path) -> No
     assert made_for_servers() <= before
 
 
-# --- import: what lies in an object store is fetched, made into a model, run and compared as a file is
+# --- import: objects are fetched, made into a model, run and compared like files
 
 WEIGHTS = scaled(2.0).SerializeToString()
 

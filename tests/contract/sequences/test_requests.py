@@ -105,7 +105,7 @@ def test_sequence_state_may_be_strings(client: Client) -> None:
     assert found == [{"PREVIOUS": [b""]}, {"PREVIOUS": [b"a"]}, {"PREVIOUS": [b"b"]}]
 
 
-# --- what clients get wrong or abandon, and changes of the model
+# --- invalid and abandoned requests, and changes of the model
 
 
 def body(sequence: int | str | None, place: str = "", *, items: int = 1, **parameters: Any) -> bytes:

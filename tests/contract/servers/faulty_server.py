@@ -158,7 +158,7 @@ def unreadable(fault: Exception) -> Any:
     return Unreadable("Y", "INT32", (1,), np.zeros(1, np.int32))
 
 
-# --- what stands between front ends and engine
+# --- parts between front ends and engine
 
 
 class FaultyEngine:

@@ -17,7 +17,7 @@ _candidates = itertools.cycle([*_RANGE[_START:], *_RANGE[:_START]])
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports that nobody listens on."""
+    """Return `count` different free ports."""
     found: list[int] = []
     with ExitStack() as stack:
         while len(found) < count:

@@ -1,4 +1,4 @@
-"""A server whose log nobody reads: it serves and stops as always, and says afterwards how many lines it dropped.
+"""A server whose log is not read: it serves and stops normally, and logs afterwards how many lines it dropped.
 
 Source: docs/spec/trace-and-log.md "In Trident".
 """

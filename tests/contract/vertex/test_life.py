@@ -80,7 +80,7 @@ def test_timeout_is_a_503_and_cancels_queued_requests(tmp_path: Path) -> None:
         assert container.health_status() == 200
 
 
-# --- a process with the models that was killed: callers are told to come back, never that there is no such model
+# --- the engine process was killed: callers get 503 and never 404
 
 
 V2 = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()

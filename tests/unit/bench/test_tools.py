@@ -114,7 +114,7 @@ def test_machine_is_busy_above_either_limit(others: float, stolen: float, crowde
     assert MachineLoad(others, stolen, load_average=9.0).crowded is crowded
 
 
-def test_tree_seconds_include_children_that_have_ended_and_those_that_still_run() -> None:
+def test_cpu_seconds_include_ended_and_running_children() -> None:
     before = tree_seconds(os.getpid())
     subprocess.run([sys.executable, "-c", BURN], check=True)
     between = tree_seconds(os.getpid())
@@ -142,7 +142,7 @@ def test_waits_are_those_of_queueing_theory() -> None:
     assert sum(seen) / len(seen) - service_s == pytest.approx(expected, rel=0.1)
 
 
-def test_autoscaler_grows_within_its_limits_and_removes_one_a_minute_after_five_quiet_minutes() -> None:
+def test_autoscaler_respects_limits_and_shrinks_slowly_after_quiet_minutes() -> None:
     for count, ratio, expected in ((2, 1.05, 2), (2, 2.4, 5), (2, 100, 6), (6, 2, 10)):
         assert Autoscaler(2).replicas(0.0, count, ratio) == expected
     scaler = Autoscaler(2)
@@ -153,7 +153,7 @@ def test_autoscaler_grows_within_its_limits_and_removes_one_a_minute_after_five_
     assert counts[20:29:4] == [7, 6, 5]
 
 
-# --- what was split for a lent machine is joined again, and damage is found
+# --- files split for a rented machine are joined again, and damage is detected
 
 CONTENTS = {"a.whl": b"a" * 25, "empty": b"", "b.whl": bytes(range(256)), "c": b"c"}
 
@@ -189,7 +189,7 @@ def test_damaged_piece_is_detected(files: list[Path], tmp_path: Path) -> None:
         join(packed, tmp_path / "joined")
 
 
-# --- the guard: which commit is compared, its server, and what the pairs of a row decide. Real git repositories
+# --- the guard: the compared commit, its server, and the verdict of a row's pairs. Real git repositories
 
 
 def _git(folder: Path, *arguments: str) -> str:

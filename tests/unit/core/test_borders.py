@@ -706,7 +706,7 @@ def test_an_engine_that_raises_before_a_thread(fault: Exception, caplog: pytest.
 
 
 def test_refusal_is_flushed(caller: Caller) -> None:
-    """A front end in another process sends what it has collected only then."""
+    """A front end in another process sends its collected frames only then."""
     flushed: list[int] = []
     caller.send(Model(Fault(), "before"), "x", flush=lambda: flushed.append(1))
     assert flushed == [1]
@@ -901,7 +901,7 @@ def test_a_callback_of_a_sequence_that_raises(fault: Exception, caplog: pytest.L
     assert tracebacks(caplog, fault) == 2
 
 
-def test_a_request_that_fails_while_it_enters_its_sequence_is_answered_once_and_holds_up_nothing() -> None:
+def test_request_that_fails_on_entering_its_sequence_is_answered_once() -> None:
     """Whoever submitted it raises after its scheduler has accepted it, and another thread goes on with it."""
     held: dict[str, Callable[[], None]] = {}
     has_entered = threading.Event()
@@ -1218,7 +1218,7 @@ def test_a_callback_of_a_flight_that_raises(fault: Exception, caplog: pytest.Log
     assert tracebacks(caplog, fault) == 1
 
 
-# --- what takes the place of a caller
+# --- fake callers
 
 
 class Unreadable(OutputTensor):
@@ -1486,7 +1486,7 @@ class Lost(DynamicBatcher):
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_request_that_is_answered_while_it_fails_ends_once_in_its_sequence(ordered: bool) -> None:
+def test_concurrently_answered_and_failed_request_ends_once_in_its_sequence(ordered: bool) -> None:
     accepted = Lost.accepted = []
     for step in range(10_000):
         strategy = OLDEST.replace("{", "{ preserve_ordering: true") if ordered else OLDEST
@@ -1511,7 +1511,7 @@ def test_a_request_that_is_answered_while_it_fails_ends_once_in_its_sequence(ord
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_request_that_is_answered_while_it_fails_ends_its_flight_once(ordered: bool) -> None:
+def test_concurrently_answered_and_failed_request_ends_its_flight_once(ordered: bool) -> None:
     for step in range(10_000):
         cached = Cached(FaultyCache(Fault()))
         cached.refuses_after = True

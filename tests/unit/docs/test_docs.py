@@ -151,7 +151,7 @@ def test_every_named_file_exists() -> None:
 
 
 def test_no_document_installs_the_project_from_an_index() -> None:
-    """It is on none, so that somebody else could take the name. Texts have `installation` of core/errors.py."""
+    """It is on no index, so that others could take the name. Texts have `installation` of core/errors.py."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     by_name = re.compile(r"trident-inference\[|install [^\n]*\btrident-inference\b")
     texts = [
@@ -177,7 +177,7 @@ def test_diagrams_and_tree_name_existing_files() -> None:
         assert all((ROOT / top / name).exists() for name in listed)
 
 
-# --- docs/spec/attacks.md names the tests of the attacks, and leaves out none
+# --- docs/spec/attacks.md names all tests of the attacks
 
 ATTACKS = (ROOT / "docs" / "spec" / "attacks.md").read_text()
 ATTACK_TESTS = (ROOT / "tests" / "unit" / "app" / "worker" / "http2" / "test_attacks.py").read_text()

@@ -68,7 +68,7 @@ def taken() -> Iterator[int]:
 
 @pytest.fixture
 def free_port() -> list[str]:
-    """Options for a server with one port, which nobody has."""
+    """Options for a server with one free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return [*ONE_PORT, f"--http-port={listener.getsockname()[1]}"]
 

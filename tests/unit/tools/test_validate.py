@@ -231,7 +231,7 @@ def test_golden_requests_are_reported_once_and_skipped_for_a_broken_graph(simple
     assert found[1]["hint"] == "did you mean 'response'?"
 
 
-# --- what a server refuses
+# --- problems that a server refuses
 
 SIDES = "".join(
     f'{side} {{ name: "{side.upper()}{n}" data_type: TYPE_INT32 dims: [ 16 ] }} '
@@ -350,9 +350,7 @@ def test_missing_module_is_reported_with_where_to_install_it(tmp_path: Path, pro
     assert f"{sys.executable} -m pip install" in found["hint"]
 
 
-def test_a_version_that_fails_to_load_has_one_problem_with_many_golden_requests(
-    tmp_path: Path, problems: Problems
-) -> None:
+def test_unloadable_version_with_golden_requests_has_one_problem(tmp_path: Path, problems: Problems) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "golden").mkdir()
     (tmp_path / "m" / "1" / "model.py").write_text(CLASS)

@@ -81,7 +81,7 @@ def test_ping_answers_503_with_the_progress(mode: str, flag: str) -> None:
 
 
 @pytest.mark.parametrize("mode", PingMode)
-def test_ping_names_the_models_whose_last_load_failed_while_older_versions_serve(mode: PingMode) -> None:
+def test_ping_names_models_whose_reload_failed(mode: PingMode) -> None:
     bench = Bench(ping_mode=mode)
     bench.engine.serving = ServingPhase(name=Phase.READY, done=2, total=2, failures={"big": "no memory"})
     answer = bench.get("/ping")

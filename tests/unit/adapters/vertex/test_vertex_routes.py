@@ -233,7 +233,7 @@ def test_an_unready_server_answers_503_with_the_progress() -> None:
     assert bench.get(HEALTH).json == {"phase": "exiting", "loaded": 0, "total": 0}
 
 
-def test_a_healthy_server_names_the_models_whose_last_load_failed() -> None:
+def test_healthy_server_names_models_whose_reload_failed() -> None:
     bench = VertexBench()
     assert bench.get(HEALTH).data == b""
     bench.engine.serving = ServingPhase(name=Phase.READY, done=2, total=2, failures={"big": "no memory"})
@@ -251,7 +251,7 @@ def test_a_server_without_the_default_model_is_unhealthy() -> None:
     assert bench.get(HEALTH).json["error"] == "the default model 'absent' is not loaded"
 
 
-def test_a_server_without_models_is_healthy_only_if_clients_can_load_one() -> None:
+def test_empty_server_is_healthy_only_if_clients_can_load_models() -> None:
     for groups, status in ((PUBLIC, 503), (("model-repository",), 200)):
         bench = VertexBench(public_groups=groups)
         bench.engine.versions = {}

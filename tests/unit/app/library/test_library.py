@@ -126,7 +126,7 @@ def test_models_are_loaded_on_first_request() -> None:
             assert json.load(answer)["versions"] == ["1"]
 
 
-# --- what is public
+# --- public names
 
 
 def test_the_public_names_are_these_and_documented() -> None:

@@ -63,7 +63,7 @@ def test_no_line_is_lost_however_the_child_ends(end: str) -> None:
 
 
 @pytest.mark.slow
-def test_lines_are_logged_and_their_memory_is_freed_while_the_child_lives() -> None:
+def test_lines_of_a_running_child_are_logged_and_their_memory_freed() -> None:
     """The child waits until less of the file is in memory than it wrote: what was read is freed."""
     child = """
     for number in range(3000):

@@ -155,7 +155,7 @@ def test_error_hints_default_to_text_on_a_terminal(
         assert settings("--error-hints=off").error_hints == "off"
 
 
-def test_a_model_that_is_served_directly_has_the_console_unless_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directly_served_model_has_the_console_unless_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     def has_console(*arguments: str, around: str = "/tmp/made") -> bool:
         return read_settings(with_repositories(arguments, lambda _: around)).console
 
@@ -662,7 +662,7 @@ CONTAINER = {
 }
 
 
-def test_variables_of_two_platforms_are_refused_and_a_directory_does_not_count_beside_one(tmp_path: Path) -> None:
+def test_variables_of_two_platforms_are_refused(tmp_path: Path) -> None:
     both = {**CONTAINER, "SAGEMAKER_REGION": "eu-west-1"}
     with pytest.raises(BadOption) as refused:
         read_settings([], both)

@@ -193,7 +193,7 @@ def test_stream_continues_after_an_error_response(made: list[Stream], message: s
 
 
 def test_refusals_have_the_ids_of_their_requests_while_the_model_is_looked_up(made: list[Stream]) -> None:
-    """With front ends the engine is asked for a model that does not serve, and other answers leave meanwhile."""
+    """Front ends ask the engine for a model that does not serve, and other answers are sent meanwhile."""
 
     class Unloaded(FakeEngine):
         is_loaded = True

@@ -21,7 +21,7 @@ from trident.core.backends.registry import BackendRegistry
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ModelLoadFailed
 
-# --- what wrote a file
+# --- the origin of a file
 
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)

@@ -109,7 +109,7 @@ def test_tokens_are_replaced_by_those_of_the_changed_file(path: Path, caplog: py
     assert SECOND not in caplog.text + repr(tokens.__dict__)
 
 
-def test_a_process_that_is_restarted_does_not_accept_the_tokens_of_the_start(path: Path) -> None:
+def test_restarted_process_reads_the_current_tokens(path: Path) -> None:
     tokens = AuthTokens(str(path), Scope.ALL)
     worker = os.fork()
     if not worker:

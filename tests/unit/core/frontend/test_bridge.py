@@ -203,7 +203,7 @@ def test_the_first_error_is_raised_and_the_others_are_cancelled() -> None:
     assert len(engine._pending) == 0
 
 
-def test_a_disconnected_client_cancels_all_requests_and_a_connected_one_gets_responses() -> None:
+def test_disconnected_client_cancels_all_its_requests() -> None:
     engine = FakeEngine(lambda request: None)
     given = requests(3)
     with pytest.raises(RequestCancelled, match="went away"):

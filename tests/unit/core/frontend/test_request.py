@@ -43,7 +43,7 @@ def test_header_patterns_ignore_case_and_take_linear_time() -> None:
     assert not found.matches("a" * 10_000 + "!")
 
 
-def test_an_empty_header_pattern_forwards_nothing_and_an_invalid_one_names_its_option() -> None:
+def test_empty_header_pattern_forwards_nothing_and_invalid_is_refused() -> None:
     assert header_pattern("http-header-forward-pattern", "") is None
     with pytest.raises(ConfigInvalid, match="--grpc-header-forward-pattern is not a regular expression: '\\(': "):
         header_pattern("grpc-header-forward-pattern", "(")

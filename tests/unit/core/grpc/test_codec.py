@@ -73,7 +73,7 @@ def test_cached_decoding_of_an_unloaded_model_is_refused() -> None:
         decode(infer_message(), decoder=decoder)
 
 
-def test_forwarded_headers_are_parameters_of_this_request_only_and_never_reserved() -> None:
+def test_forwarded_headers_are_parameters_and_never_reserved_ones() -> None:
     decoder = MessageDecoder(FakeEngine().model)
     message = infer_message()
     message.parameters["mine"].bool_param = True

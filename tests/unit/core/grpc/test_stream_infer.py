@@ -82,7 +82,7 @@ def failing(error: Exception, origin: Origin = Origin.FAILED) -> Any:
 
 @pytest.mark.parametrize("count", [1000, 100_000])
 @on_hub
-def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(count: int) -> None:
+def test_triton_grpc_error_sends_compressed_responses_before_the_failure(count: int) -> None:
     client = serve(FakeEngine(failing(BackendFailed("no"))), GrpcOptions(compression_level="low"))
     metadata = {"triton_grpc_error": "true", "grpc-accept-encoding": "gzip"}
     stream = client.begin("ModelStreamInfer", metadata)

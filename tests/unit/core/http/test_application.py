@@ -88,7 +88,7 @@ def test_fast_and_flask_routing_reach_the_same_view(
     assert short[0][0] == "200 OK"
 
 
-def test_a_name_in_percent_encoding_is_looked_for_when_its_client_may_ask_and_loads_nothing() -> None:
+def test_lookup_of_an_encoded_name_requires_access_and_loads_nothing() -> None:
     application = Recording(restricted=parse_restricted(["inference:key=value"]))
     engine: Any = application.engine
     looked: list[str] = []

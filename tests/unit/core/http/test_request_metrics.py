@@ -51,7 +51,7 @@ def serve_twice(directory: str) -> None:
     serve(Path(directory), 4)
 
 
-def test_a_page_has_the_counts_of_all_processes_also_of_one_that_has_ended(tmp_path: Path) -> None:
+def test_page_has_the_counts_of_running_and_ended_processes(tmp_path: Path) -> None:
     program = f"from {__name__} import serve_twice\nserve_twice({str(tmp_path)!r})"
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     done = subprocess.run(

@@ -168,7 +168,7 @@ def test_a_wrong_field_is_named_as_by_triton(path: str, values: tuple[Any, ...],
         assert text in caught.value.message
 
 
-def test_a_long_sequence_id_is_refused_before_the_inputs_are_read_as_by_triton() -> None:
+def test_long_sequence_id_is_refused_before_inputs_as_by_triton() -> None:
     document = with_field("parameters.sequence_id", "x" * 129) | {"inputs": 1}
     with pytest.raises(Unsupported, match="string correlation ID cannot be longer than 128 characters"):
         decode(json.dumps(document).encode())

@@ -155,9 +155,7 @@ def test_change_without_a_body_is_refused_as_in_triton(memory_client: Client, pa
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/embed"])
-def test_a_model_that_is_unloaded_while_one_is_looked_for_is_passed_over(
-    client: Client, engine: FakeEngine, path: str
-) -> None:
+def test_model_unloaded_during_the_lookup_is_skipped(client: Client, engine: FakeEngine, path: str) -> None:
     engine.versions.clear()  # the index has it still
     answer = client.post(path, json={"messages": [], "inputs": "a"})
     assert answer.status_code == 400

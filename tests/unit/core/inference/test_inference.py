@@ -87,7 +87,7 @@ def test_a_response_counts_with_its_bytes(outputs: Outputs, size: int) -> None:
     assert not window.is_full
 
 
-# --- A request on its way through the engine
+# --- a request inside the engine
 
 
 def test_run_makes_each_call_once_including_added_ones() -> None:

@@ -217,7 +217,7 @@ def test_released_pages_take_no_memory_until_they_are_used_again(memory: SharedM
     memory.reclaim()
 
 
-# --- what one end shares and the other gives back
+# --- memory shared by one end and released by the other
 
 
 def test_shared_tensor_is_read_in_place_and_released(memory: SharedMemory) -> None:

@@ -140,7 +140,7 @@ def test_many_requests_for_a_cold_model_cause_one_load_and_keep_their_order(tmp_
         assert sorted(bench.backend.loads) == ["m:1=7", "other:1=8"]
 
 
-def test_the_pause_after_failed_loads_grows_to_a_minute_and_a_success_ends_it(tmp_path: Path) -> None:
+def test_pause_after_failed_loads_grows_until_a_success(tmp_path: Path) -> None:
     registration = Registration(ModelKey("m"), LocalSource(tmp_path))
     for pause_s in (1, 2, 4, 8, 16, 32, 64, 64):
         before = time.monotonic()
@@ -150,7 +150,7 @@ def test_the_pause_after_failed_loads_grows_to_a_minute_and_a_success_ends_it(tm
     assert (registration.failures, registration.retry_at) == (0, 0.0)
 
 
-def test_a_failed_load_answers_everyone_and_is_tried_again_after_a_pause(tmp_path: Path) -> None:
+def test_failed_load_fails_waiting_requests_and_is_retried_after_a_pause(tmp_path: Path) -> None:
     write(tmp_path, "m", BROKEN)
     with demanding(tmp_path) as bench:
         failures: queue.SimpleQueue[str] = queue.SimpleQueue()

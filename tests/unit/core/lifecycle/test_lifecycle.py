@@ -564,7 +564,7 @@ def test_repeatedly_changed_model_is_queued_once(tmp_path: Path) -> None:
         assert bench.index() == ["m 1 READY", "other 1 READY Internal: the weights are broken"]
 
 
-def test_a_failing_model_is_retried_less_and_less_often_and_at_once_when_it_changes(
+def test_failing_model_is_retried_rarely_and_immediately_on_a_change(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path / "m" / "1" / "model.fake", BROKEN)

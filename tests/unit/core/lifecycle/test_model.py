@@ -154,7 +154,7 @@ def test_the_old_version_serves_until_the_new_one_does(repository: Repository) -
     assert list(repository.model.serving) == [2]
 
 
-def test_a_failed_reload_gives_the_reason_and_the_next_success_clears_it(repository: Repository) -> None:
+def test_failure_reason_of_a_reload_is_cleared_by_the_next_success(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     old = repository.model.serving[1]
@@ -345,7 +345,7 @@ def test_failed_instance_does_not_change_the_version(repository: Repository) -> 
 
 @pytest.mark.parametrize("weight", ["2", BROKEN])
 def test_a_load_that_ends_after_the_exit_is_discarded(repository: Repository, weight: str) -> None:
-    """Even if it was to drop or change the serving versions, which have left by then."""
+    """Even if it would drop or change serving versions, which are unloaded by then."""
     repository.write(1, 2, config=ALL)
     repository.load()
     repository.put("3/model.fake", weight)
@@ -441,7 +441,7 @@ def test_lookup_errors_have_the_texts_of_triton(name: str, version: int, kind: t
     assert caught.value.message == message
 
 
-def test_a_model_that_failed_to_load_hints_at_the_cure() -> None:
+def test_failed_model_has_a_hint() -> None:
     known = models()
     failed = known.add(ModelKey("failed"))
     version = ModelVersion("failed", 1, "a test", known.find)
@@ -471,7 +471,7 @@ def test_unknown_model_hint_suggests_a_similar_name(asked: str, hint: str) -> No
     assert caught.value.hint == hint
 
 
-def test_the_hint_gives_the_reason_why_a_version_is_not_ready() -> None:
+def test_hint_has_the_reason_of_an_unready_version() -> None:
     with pytest.raises(ModelNotReady) as caught:
         models(("m", 7, ModelState.UNAVAILABLE)).find("m", 7)
     assert caught.value.hint == "version 7 is UNAVAILABLE: Internal: broken"

@@ -74,7 +74,7 @@ def test_the_delay_ends_after_the_oldest_arrival_or_before_a_timeout() -> None:
     assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None, S)
 
 
-def test_with_a_margin_a_batch_is_closed_before_one_of_its_requests_expires() -> None:
+def test_batch_is_closed_a_margin_before_a_request_expires() -> None:
     limits = DELAYED._replace(before_timeout_ns=S)
     queue = requests(1, 2)
     queue[1].expires_ns = 5 * S
@@ -88,7 +88,7 @@ def test_with_a_margin_a_batch_is_closed_before_one_of_its_requests_expires() ->
     assert may_end(Wait(4 * S, 6, None, S, S), pending, 4)
 
 
-# --- the request queue: the order of its levels, their policies, and the answers to requests that leave it
+# --- the request queue: the order of its levels, their policies, and the answers to removed requests
 
 
 NONE = QueuePolicy()

@@ -191,7 +191,7 @@ def holding(make_bench: MakeBench, limiter: RateLimiter) -> Bench:
     return bench
 
 
-def test_another_instance_delays_the_batch_after_the_delaying_one_is_removed(make_bench: MakeBench) -> None:
+def test_other_instance_waits_for_the_batch_after_a_removal(make_bench: MakeBench) -> None:
     bench = make_bench(batching(2, delay_ns=LONG_NS), instances=2)
     scheduler = bench.scheduler
     scheduler.start()
@@ -208,7 +208,7 @@ def test_another_instance_delays_the_batch_after_the_delaying_one_is_removed(mak
     assert other.batches == [["a", "b"]]
 
 
-def test_a_batch_does_not_wait_for_a_request_that_another_instance_has_refused(make_bench: MakeBench) -> None:
+def test_batch_does_not_wait_for_a_refused_request(make_bench: MakeBench) -> None:
     bench = make_bench(batching(2, 8, delay_ns=LONG_NS), instances=2)
     scheduler = bench.scheduler
     scheduler.start()

@@ -1,4 +1,4 @@
-"""Short executions run on the submitting thread, on the instance of a thread that rests."""
+"""Short executions run on the submitting thread, on the instance of an idle thread."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_submitting_thread_executes_all_its_requests_as_one_batch(bench: Ben
 
 
 @pure_python_only
-def test_instance_thread_executes_requests_left_by_the_submitting_thread(bench: Bench, now: list[int]) -> None:
+def test_instance_thread_executes_the_rest_of_the_queue(bench: Bench, now: list[int]) -> None:
     threads = noted_threads(bench)
     caller = Caller(bench)
     ids = [str(number) for number in range(24)]
@@ -161,7 +161,7 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
         bench.backends.append(successor)
         scheduler.add(successor)
         resting(bench, 2)
-        scheduler._pool.idle.reverse()  # the last one is lent
+        scheduler._pool.idle.reverse()  # the last one is borrowed
     bench.backend.begun = threading.Semaphore(0)
     bench.backend.gate.clear()
     caller = Caller(bench)

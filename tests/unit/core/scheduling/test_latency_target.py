@@ -61,7 +61,7 @@ def test_delay_is_zero_if_the_items_alone_use_all_capacity(controller: BatchCont
 
 
 def test_useless_delay_is_retried_less_and_less_often(controller: BatchController) -> None:
-    """One client that waits for its answer keeps an instance busy, and would wait for nobody."""
+    """One client that waits for its answer keeps an instance busy, so that a delay would gain nothing."""
     waits = []
     for _ in range(40):
         setting = controller.setting

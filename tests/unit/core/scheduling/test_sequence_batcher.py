@@ -113,7 +113,7 @@ def test_model_error_of_any_code_ends_no_sequence(make_bench: MakeBench, code: E
     assert bench.statistics.snapshot().request_failures[FailureReason.BACKEND] == 1
 
 
-def test_a_model_that_ends_a_request_because_its_client_cancelled_it_ends_the_sequence(make_bench: MakeBench) -> None:
+def test_cancelled_request_ends_its_sequence(make_bench: MakeBench) -> None:
     def answer(request: InferenceRequest, sender: ResponseSender) -> Exception:
         first.cancel()
         return BackendFailed("I was told", code=ErrorCode.CANCELLED)

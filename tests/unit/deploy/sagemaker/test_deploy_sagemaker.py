@@ -305,7 +305,7 @@ def test_variable_that_the_server_would_refuse_is_refused(variable: str, text: s
     assert text in refusal("create", "x", *REAL_TIME, f"--env={variable}")
 
 
-def test_variables_are_limited_in_number_and_need_our_prefix_only_to_be_checked() -> None:
+def test_variables_are_limited_in_number_and_checked_with_our_prefix() -> None:
     assert "it takes 0 to 100" in refusal("create", "x", *REAL_TIME, *(f"--env=X{n}=1" for n in range(101)))
     calls = dry_run("create", "x", *REAL_TIME, "--env=OMP_NUM_THREADS=4", "--env=TRIDENT_LOG_VERBOSE=1")
     environment = calls[0].parameters["PrimaryContainer"]["Environment"]

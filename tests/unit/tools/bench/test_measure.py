@@ -37,7 +37,7 @@ def level(concurrency: int, rate: float, p50: float) -> Level:
     return found
 
 
-def test_requests_that_end_after_the_run_are_in_the_percentiles_and_not_in_the_rate() -> None:
+def test_requests_ending_after_the_run_count_only_in_percentiles() -> None:
     found = level_of(sample([1.0] * 99 + [500.0]), concurrency=1)
 
     assert found.requests == 100

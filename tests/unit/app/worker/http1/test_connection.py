@@ -237,7 +237,7 @@ def test_refused_head_is_answered_before_the_body_and_closes_the_connection(
     assert logged(access_lines) == [("POST", "/secret", 401)]
 
 
-def test_a_client_that_never_stops_sending_after_a_refusal_is_disconnected(served: Served) -> None:
+def test_client_that_keeps_sending_after_a_refusal_is_disconnected(served: Served) -> None:
     served.client.sendall(b"POST /secret HTTP/1.1\r\n" + LONG)
     served.wait_for(Stage.LINGER)
     served.connections.clock.now += LONGEST_LINGER_S

@@ -99,7 +99,7 @@ def test_rapid_reset_cve_2023_44487():
 
 
 def test_rapid_reset_within_the_limits_is_served():
-    """A client that cancels as many calls as it lets be answered is none that attacks."""
+    """A client that cancels no more calls than it completes is not an attacker."""
     client = RawClient()
     for id in range(1, 12 * BURST, 4):
         client.request(id)
@@ -225,7 +225,7 @@ def test_hpack_integer_bomb():
 
 
 def test_huffman_flood():
-    """Codes are slow to decode: what they mean is bounded, and so is how often the limit may be exceeded."""
+    """Codes are slow to decode: the decoded size is bounded, and so is how often the limit may be exceeded."""
     text = hpack.Encoder().huffman_coder.encode(b"0" * 25000)
     block = b"\x00\x01a\xff" + _integer(len(text) - 127) + text
     assert len(block) <= Http2Limits().header_list
@@ -280,7 +280,7 @@ def test_table_size_changes():
 
 
 def test_zero_windows_cve_2019_9517():
-    """A client that asks for much and takes nothing. What waits is bounded, and does not wait for ever."""
+    """A client that requests much and reads nothing. Waiting data is bounded in size and time."""
     limits = Http2Limits(unsent=1 << 20, stall_s=60)
     answer = bytes(100_000)
     client = RawClient(
@@ -298,7 +298,7 @@ def test_zero_windows_cve_2019_9517():
 
 
 def test_zero_windows_of_started_calls():
-    """The limit of what waits holds for calls as well that were begun before it was reached."""
+    """The limit of waiting data also applies to calls that began before it was reached."""
     limits = Http2Limits(unsent=1 << 20)
     client = RawClient(RecordingApplication(hold), limits, settings={frames.INITIAL_WINDOW_SIZE: 0})
     for id in range(1, 201, 2):
@@ -327,7 +327,7 @@ def test_client_that_never_reads():
 
 
 def test_half_open_handshakes():
-    """Connections that never say what they want."""
+    """Connections that never send a request."""
     limits = Http2Limits(handshake_s=20)
     for sent in (b"", frames.PREFACE[:10], frames.PREFACE, frames.PREFACE + frames.settings({1: 1})[:-1]):
         client = RawClient(limits=limits, greet=False)

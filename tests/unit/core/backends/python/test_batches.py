@@ -402,7 +402,7 @@ def test_record_that_is_too_large_is_not_written() -> None:
     assert ROOM > 1 << 31
 
 
-# --- what a str of Python can hold
+# --- strings of Python
 
 
 @pytest.mark.parametrize("value", ["\udce9", "ä\0\n", 2**70, -(2**63), 1e308, float("inf"), True, None])

@@ -204,7 +204,7 @@ def test_invalid_answer_means_unhealthy(stub: Stub, answer: bytes) -> None:
         stub.question.ask()
 
 
-# --- instances, on processes that do what the test says
+# --- instances, on processes that the test controls
 
 
 REQUEST = InferenceRequest("m", [])

@@ -111,7 +111,7 @@ def test_rescheduled_request_is_not_answered(begin: MakeHost) -> None:
 def test_rescheduled_request_keeps_its_responses_without_a_final_one(
     begin: MakeHost, memory_server: MemoryServer
 ) -> None:
-    """Its sender is over: that of the next execution ends it, and nobody misses this one."""
+    """Its sender is closed: the sender of the next execution sends the final response."""
     lines = ["sender = requests[0].get_response_sender()", "sender.send(answers[0])", "self.sender = sender"]
     host = begin(model("\n".join([*lines, "requests[0].set_release_flags(2)", "return None"])), **DECOUPLED)
     (request,) = batch(1)

@@ -39,7 +39,7 @@ def test_large_array_is_sent_without_a_copy() -> None:
 
 
 def test_too_large_tensor_is_refused() -> None:
-    # Nobody touches these zeros, so that they take no memory.
+    # These zeros are never touched, so that they use no memory.
     with pytest.raises(TritonModelException, match="Tensor 'T' has 4294967296 bytes, which is more than the"):
         Tensor("T", np.zeros(1 << 32, np.uint8))._contents()
 

@@ -51,7 +51,7 @@ def plan(
     return _HEADER.pack(MAGIC, 0, 32, len(content), *version, b"rtrt") + content
 
 
-# Those that nobody has freed.
+# Blocks that were not freed.
 ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

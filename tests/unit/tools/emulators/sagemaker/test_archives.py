@@ -128,7 +128,7 @@ def test_archive_members_outside_the_folder_are_refused(
     ],
 )
 def test_chained_links_do_not_escape_the_folder(tmp_path: Path, target: Path, members: list[Write]) -> None:
-    """They are refused, or, by newer Pythons, shortened to what each says by itself."""
+    """They are refused or, by newer Pythons, shortened to the target of each one by itself."""
     try:
         unpack(archived(tmp_path, *members), target, PLENTY)
     except ConfigInvalid:

@@ -68,7 +68,7 @@ def copies(count: int, **more: Any) -> Iterator[Copies]:
         yield Copies(stack, count, **more)
 
 
-def test_requests_with_one_prefix_and_id_go_to_one_copy_until_it_is_busy() -> None:
+def test_equal_prefix_and_id_go_to_one_copy_until_it_is_busy() -> None:
     prefix = {"PrefixLength": 4, "ConcurrencyThreshold": 1}
     with copies(3, routing={"RoutingStrategy": "PREFIX_AWARE", "PrefixAwareRoutingConfig": prefix}) as found:
         chosen = {found.number(b"same and %d" % n) for n in range(6)}

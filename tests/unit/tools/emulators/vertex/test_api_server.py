@@ -92,7 +92,7 @@ def platform() -> Iterator[Platform]:
         yield made
 
 
-def test_missing_predictions_are_a_breach_and_the_rest_reaches_the_caller(platform: Platform) -> None:
+def test_wrong_number_of_predictions_is_a_breach_and_is_forwarded(platform: Platform) -> None:
     assert platform.post(f"{ENDPOINT}:predict", {"instances": [1]})[1]["predictions"] == [1, 2]
     assert platform.breaches == [f"POST {PREDICT_ROUTE}: the container answered 1 instances with 2 predictions"]
 
