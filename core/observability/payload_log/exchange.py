@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from trident.core.errors import InvalidRequest
+from trident.core.errors import InvalidRequest, readable
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import (
     InferenceResponse,
@@ -184,7 +184,7 @@ class Exchange:
             self._responses_left_out += 1
             return 0
         kept, size = keep(response.outputs, max(0, self._room), self._placed)
-        error = response.error.message if response.error is not None else ""
+        error = readable(response.error.message) if response.error is not None else ""
         self._responses.append((kept, response.parameters, error))
         # A stream of many small responses ends here, too.
         self._room -= size + OVERHEAD // 4 if not response.final else 0

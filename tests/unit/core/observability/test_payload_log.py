@@ -145,10 +145,10 @@ def test_invalid_input_is_recorded_as_received() -> None:
     wrong = {"INT32": b"abc", "BYTES": b"\xff", "BOOL": b"\1\2", "INT5": b"\1"}
     inputs = [InputTensor(name, name, (2,), memoryview(content)) for name, content in wrong.items()]
     exchange = Exchange(InferenceRequest("m", inputs), "m", 1, MIB)
-    exchange.add(InferenceResponse.failed(InferenceRequest("m", []), BackendFailed("no")))
+    exchange.add(InferenceResponse.failed(InferenceRequest("m", []), BackendFailed("no \ud800")))
     found = document(exchange)
     assert [content(each) for each in found["request"]["inputs"]] == [*wrong.values()]
-    assert found["responses"] == [{"error": "no"}]
+    assert found["responses"] == [{"error": "no ?"}]
 
 
 class HeldDestination:
