@@ -51,7 +51,7 @@ FOLDER = BUILD / "guard"
 THIS, OTHER = "this", "other"
 LIMIT = 0.95
 SECONDS = 105.0
-"""Of the run up to the end of the last turn: a row may take a few pairs longer, and the servers need time to leave."""
+"""Seconds until the end of the last turn: a row may take a few pairs longer, and the servers need time to stop."""
 FIRST_PASS = 2 / 3
 TURN_S = 0.1
 WARM_UP_S = 0.3

@@ -232,7 +232,7 @@ class UnfinishedBodies(Generic[R]):
         return len(self._bodies)
 
     def grew(self, receiving: R) -> None:
-        """A part of a body has arrived. This or other bodies may be refused now."""
+        """Note that a part of a body has arrived. May refuse this or other bodies."""
         progress = self._bodies.get(receiving)
         if progress is None:
             progress = self._bodies[receiving] = Progress()

@@ -37,7 +37,7 @@ def frozen_heap() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def no_thread_is_left(frozen_heap: None) -> Iterator[None]:
-    """Of the server, when a module's tests have ended."""
+    """Assert that no thread of a server runs after a module's tests."""
     forget_server_threads()
     yield
     until(lambda: not server_threads(), lambda: f"these threads are left: {server_threads()}", limit_s=60)

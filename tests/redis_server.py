@@ -54,7 +54,7 @@ class RedisServer:
 
     @contextmanager
     def halted(self) -> Iterator[None]:
-        """It takes connections and answers nothing meanwhile."""
+        """Halt the server, which then accepts connections and answers nothing."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield

@@ -204,7 +204,7 @@ class Option:
 
     @classmethod
     def of_command(cls, flag: str, kind: Kind[Any], default: Any, help: str, *, repeatable: bool = False) -> Option:
-        """One of a command that tritonserver does not have."""
+        """Return an option of a command that tritonserver does not have."""
         return cls(flag=flag, kind=kind, default=default, help=help, repeatable=repeatable, own=True)
 
     def placed(self, section: str, flag: str) -> Option:

@@ -163,7 +163,7 @@ def public_routes(settings: VertexSettings, metrics: Route) -> tuple[Route, ...]
 
 
 def _by_method(health_route: Route, predict_route: Route, application: V2Application, environ: Environ) -> Reply:
-    """A probe is a GET, a request a POST."""
+    """Distinguish probes, which are GET, from requests, which are POST."""
     return application.answer(environ, health_route if environ["REQUEST_METHOD"] == "GET" else predict_route, {})
 
 

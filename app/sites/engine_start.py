@@ -132,7 +132,7 @@ def _payload_log(settings: ServerSettings) -> PayloadLogOptions | None:
 
 
 def make_metrics_log(settings: ServerSettings, engine: InferenceEngine) -> MetricsLog | None:
-    """None if --metrics-log is none."""
+    """Return the metrics log, or None for --metrics-log=none."""
     dimensions = settings.metrics_log_dimensions
     formats: dict[str, Format] = {
         "emf": partial(embedded_metrics_line, settings.metrics_log_namespace, dimensions),

@@ -82,7 +82,7 @@ def open_listener(address: str, port: int, *, reuse_port: bool = False) -> socke
 
 
 def _open_unix(address: str) -> socket.socket:
-    """A socket that a server left behind at the path is replaced."""
+    """Replace the socket of an ended server at the path."""
     path = address.removeprefix(_UNIX)
     if path.startswith("//"):  # as gRPC's clients may write it: unix:///path
         path = path[2:]

@@ -547,11 +547,11 @@ MOST_INSTANCES = 1024
 MOST_BYTES = 4 << 30
 """The largest size of one item of a warmup sample, or of one state, that is made at the load."""
 MOST_EXECUTIONS = 10_000
-"""Of all warmup samples, or combinations of buckets, on one instance at the load."""
+"""Limit for all warmup samples, or combinations of buckets, on one instance at the load."""
 MOST_REQUESTS = 1_000_000
-"""Of all warmup samples, on one instance at the load."""
+"""Limit for all warmup samples on one instance at the load."""
 MOST_THREADS = 1024
-"""Of one session, or of one pool of it."""
+"""Limit for one session, or for one of its pools."""
 
 _REFERENCE_BYTES = 8  # of a string
 
@@ -987,7 +987,7 @@ def _unexpected(side: str, name: str, tensors: Iterable[TensorSignature], path: 
 
 
 def settings_without_effect(written: ModelConfig) -> list[Problem]:
-    """One entry for each of them, in the order of the configuration; `written` is as its author wrote it."""
+    """Return a problem for each setting without effect, in order; `written` is the configuration as written."""
     return [problem for is_set, problem in _without_effect(written) if is_set]
 
 

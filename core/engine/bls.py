@@ -157,7 +157,7 @@ class WaitingInstances:
 
 
 class _ModelCall(PendingRequest):
-    """A request of a model. A refusal says that the call failed, and not the model that was called."""
+    """A request of a model. Refusals say that the call failed, and not the called model."""
 
     __slots__ = ()
     is_nested = True
@@ -191,7 +191,7 @@ def _not_ready(name: str, error: ServerError) -> ServerError:
 
 
 def waits_for_itself(holder: Placement, name: str, resource: str) -> ServerError:
-    """The error of a request to model `name` for which the execution of `holder` would wait for ever."""
+    """The error of a request to model `name` that would deadlock with the execution of `holder`."""
     # The whole cure is in the message, because a model gets no hint.
     return BackendFailed(
         f"model '{name}' needs the resource '{resource}' of the rate limiter, which instance '{holder.name}' holds "

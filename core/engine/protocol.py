@@ -287,7 +287,7 @@ class Engine(Protocol):
 
     @call()
     def demand_overview(self) -> DemandOverview | None:
-        """None unless models are loaded on demand."""
+        """Return the state of models on demand; None if models are not loaded on demand."""
         ...
 
     @call()

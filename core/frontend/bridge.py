@@ -186,10 +186,10 @@ class ThreadBridge:
         return function(*args, **kwargs)
 
     def let_others_run(self) -> None:
-        """Nothing to do: other requests have their own threads."""
+        """Do nothing: other requests have their own threads."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) -> None:

@@ -134,7 +134,7 @@ class Call(Receiver):
         raise NotImplementedError
 
     def on_cancel(self, cause: CancelCause) -> None:
-        """Nothing runs."""
+        """Do nothing: there are no requests to cancel."""
 
     # --- the receiver of the stream
 
@@ -198,7 +198,7 @@ class Call(Receiver):
         return False
 
     def stall(self) -> None:
-        """Nothing more of a message has arrived for a long time."""
+        """Fail the call, because a message stayed unfinished for too long."""
         self.fail(GrpcError(Status.DEADLINE_EXCEEDED, "the request was not received in time"))
 
     def crowd_out(self) -> None:
@@ -232,10 +232,10 @@ class Call(Receiver):
             self.on_cancel(CancelCause.DEADLINE if has_expired else CancelCause.CLIENT)
 
     def moved(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: no task waits for this."""
 
     def drained(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: no task waits for this."""
 
     def has_expired(self) -> bool:
         """End the call if the caller's deadline has passed, although its tick is still to come. Returns whether it has.
@@ -293,7 +293,7 @@ class Call(Receiver):
             self.free()
 
     def free(self) -> None:
-        """One of those that `busy` counts has ended."""
+        """Note the end of one of the tasks that `busy` counts."""
         self.busy -= 1
         if self.ended and not self.busy:
             self._release()
@@ -401,7 +401,7 @@ class Call(Receiver):
 
 
 class UnaryCall(Call):
-    """A subclass has `serve(message)`, which is called once, when the client has sent everything."""
+    """A call with one message. Subclasses have `serve(message)`, called once after the client has sent everything."""
 
     __slots__ = ("_has_ended", "_message")
 
@@ -488,7 +488,7 @@ class RefusedCall(Call):
             self._end(Status.UNKNOWN)
 
     def on_message(self, message: Buffer) -> None:
-        """None is read."""
+        """Ignore the message."""
 
     def on_end(self) -> None:
         """The end is not told."""

@@ -248,11 +248,11 @@ class _StreamRequest:
 
 
 class StreamInferCall(Call):
-    """Each request is submitted as it arrives. Models that answer once are answered for in the order of the requests,
-    decoupled ones as they answer.
+    """A stream of requests, each submitted on arrival. Responses of models with one response per request are sent in
+    the order of the requests, those of decoupled models as they arrive.
 
-    The client is read no further while it has too many requests in flight or too many answers to take. A decoupled
-    model is told when its responses have left for the socket, so that it waits for a client that reads slowly.
+    The client is not read while it has too many requests in flight or too many unread answers. A decoupled model gets
+    an acknowledgement when its responses were written to the socket, so that it waits for a slow reader.
     """
 
     __slots__ = (

@@ -62,7 +62,7 @@ from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
 
 _NOT_YET = 400
 FAILURES_HEADER: Final = "Trident-Failures"
-"""Of a ready server: the models whose last load failed, with the reasons."""
+"""Header of a ready server: the models whose last load failed, with the reasons."""
 
 
 def live(front_end: HttpFrontEnd, environ: Environ) -> Reply:

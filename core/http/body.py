@@ -258,7 +258,7 @@ def parse_json(text: Buffer, location: str = "", pairs: Callable[[list[tuple[str
 
 
 def _as_number(found: re.Match[bytes]) -> bytes:
-    """A number as long as the word."""
+    """Replace a special value by a number of the same length."""
     return found[0] if found[0][:1] == b'"' else b"0".ljust(len(found[0]))
 
 

@@ -32,7 +32,7 @@ _CODES = frozenset({ErrorCode.INVALID_ARG, ErrorCode.NOT_FOUND, ErrorCode.ALREAD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """`count` requests that were refused alike, the last in the second `at` since 1970. `model` is the one
+    """`count` requests that were refused for one reason, the last in the second `at` since 1970. `model` is the one
     that they named, empty if that is not known, and `status` is HTTP's number or gRPC's name."""
 
     at: int

@@ -237,10 +237,10 @@ class OpenRequest:
             flush((pending.flush,))
 
     def pause(self) -> bool:
-        """Its sender is over, and the next one comes when it is executed again.
+        """End the use of its sender; the next execution has another one.
 
-        False if that must wait, because the client has taken too little: then `OpenRequests.resume` is called when it
-        has, or when the request is cancelled.
+        Returns False if the next execution must wait because the client has taken too few responses: then
+        `OpenRequests.resume` is called when it has taken more, or when the request is cancelled.
         """
         pending, requests = self.pending, self._requests
         with self._lock:

@@ -131,7 +131,7 @@ class Event:
 
 
 class Judge:
-    """Of one client. `counts` are by kind and transport, `explained` are errors by their causes."""
+    """Judges the answers to one client. `counts` are by kind and transport, `explained` are errors by their causes."""
 
     def __init__(self, board: Board, client: int) -> None:
         self.board = board
@@ -187,7 +187,7 @@ class Judge:
         return True
 
     def check(self, span: Span, question: Question, answers: Sequence[Answer]) -> None:
-        """That a version that served made them."""
+        """Check that the answers are those of a version that served."""
         try:
             weights = span.kind.weights(question, answers)
         except WrongAnswer as error:

@@ -261,7 +261,7 @@ class Lengths(Plain):
 
 
 class Unbatched(Lengths):
-    """All dimensions are the client's."""
+    """A model whose dimensions are all variable."""
 
     dims = "-1, -1"
     batched = "max_batch_size: 0"
@@ -857,7 +857,7 @@ class Relay(Words):
 
 
 class Single(Script):
-    """One number comes back as it is, sometimes late."""
+    """A model that returns its number, sometimes late."""
 
     max_batch_size = 0
     config = _ONE + _GROUP % 3
@@ -989,7 +989,7 @@ FUNCTIONS = (doubled, counted)
 
 
 class Function(Kind):
-    """It has no files."""
+    """A Python function, which has no files."""
 
     is_function = True
 

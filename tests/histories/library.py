@@ -99,7 +99,7 @@ class LibraryAsker:
         return found
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Do nothing: nothing is open between two calls."""
 
 
 def _inputs(question: Question) -> dict[str, Any]:

@@ -243,7 +243,7 @@ class _Run:
             time.sleep(0.05)
 
     def _held(self) -> Held:
-        """Of the server, while no client asks or has a connection."""
+        """Measure the server's resources while there are no requests and connections."""
         if self.board.is_over:
             return Held(0, 0, 0)
         self.board.phase[0] = 1

@@ -22,7 +22,7 @@ MS = 1_000_000
 START_NS = 1_000 * MS
 LAG_NS = 10 * MS
 LONGEST = 50_000
-"""So many times a thread goes on in the longest schedule."""
+"""Steps of threads in the longest schedule."""
 
 
 class Stuck(Exception):

@@ -276,7 +276,7 @@ class Http1Connection(Connection):
         return body.memory
 
     def _grew(self, received: int) -> None:
-        """So many bytes of the body have arrived. Raises BadHttp if their memory is needed for others."""
+        """Note that `received` bytes of the body have arrived. Raises BadHttp if their memory is needed for others."""
         self.received = received
         self._service.connections.unfinished.grew(self)
         if self._refusal is not None:

@@ -337,7 +337,7 @@ class PythonModel:
             instance.release_memory()
 
     def retain(self, devices: Iterable[str]) -> None:
-        """Nothing is shared between the instances of a device: forget those that were closed."""
+        """Forget closed instances. Instances of a device share nothing."""
         with self._lock:
             self._instances = [instance for instance in self._instances if not instance.is_closed]
 

@@ -348,7 +348,7 @@ _MOST_SAID = 100
 
 
 class OutputCheck:
-    """Of all processes of one model version. Any thread.
+    """Checks the outputs of all processes of one model version. Any thread.
 
     `strict`: what is wrong is an error of the request. Otherwise it is logged, once for each of the first tensors and
     kinds, and the client gets the output as it is, unless the configuration does not have it.

@@ -70,7 +70,7 @@ class PyTorchBackend:
         self.supports_gpus = is_built_for_gpus()
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
-        """None of these models completes a configuration; what they say of their tensors is compared with it."""
+        """Compare the tensors of the model with the configuration, which it does not complete."""
         kind = _kind(config)
         if kind == "package":
             _check_package(path, config)

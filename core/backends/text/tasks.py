@@ -619,7 +619,7 @@ class TokenClassification(_Found):
         return str(decoder.decode(tokens)) if decoder is not None else " ".join(tokens)
 
     def answer(self, parts: list[Any], at: int, call: TextCall) -> Any:
-        """Of entities that overlap, in parts that overlap, the longer or likelier one."""
+        """Join the entities of overlapping parts; of overlapping entities keep the longer or likelier one."""
         entities = [entity for part in parts for entity in part]
         if len(parts) == 1 or not entities:
             return entities

@@ -105,7 +105,7 @@ def test_large_bodies_pass_and_changed_certificates_are_served(
         plain.close()
 
         def serials() -> set[str]:
-            """Those that the front ends show on both ports."""
+            """Serial numbers of the certificates on both ports of all front ends."""
             shown = from_each(server, lambda: [serial_of(server, port) for port in ports])
             return {serial for of_one in shown for serial in of_one}
 

@@ -50,7 +50,7 @@ def emulated(endpoint: str) -> tuple[str, ...]:
 
 @pytest.fixture
 def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those of an emulator for boto3, without the configuration of this machine."""
+    """Credentials of an emulator for boto3, without the configuration of this machine."""
     leave_aws(monkeypatch, tmp_path)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "emulator")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "emulator-secret")

@@ -29,7 +29,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[Server]:
-    """It waits for the rest of a request, or for a client to take its response, for two seconds."""
+    """A server that waits two seconds for the rest of a request, or for a client to read its response."""
     with served(request_timeout_s=2.0) as server:
         yield server
 

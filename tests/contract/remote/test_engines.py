@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_other_engine_serves_while_one_cannot_restart(tmp_path: Path) -> None:
-    """It tries again after growing pauses, and takes part when it can."""
+    """The restart is repeated after growing pauses until it succeeds."""
     folder = tmp_path / "models"
     add_scaled(folder, "given", 2.0)
     weights = folder / "given" / "1" / "model.onnx"

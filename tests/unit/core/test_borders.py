@@ -497,7 +497,7 @@ def test_defer_function_that_raises(fault: Exception, caller: Caller, caplog: py
 def test_callbacks_that_raise(
     fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture, ordered: bool
 ) -> None:
-    """Of a response and of a flush: the other requests of the batch have their answers."""
+    """Callbacks of a response and of a flush: the other requests of the batch have their answers."""
     backend = FaultyInstance(Fault())
     flushed = threading.Event()
     with batcher([backend], spec=model_spec(8, batching(8, ordered=ordered))) as scheduler:

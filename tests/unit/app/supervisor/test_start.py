@@ -1,4 +1,4 @@
-"""Which engine gets which GPUs."""
+"""Topology of a server: engines, front ends, and the GPUs of each engine."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def archive(folder: Path, weight: int | str) -> Path:
 
 
 def test_an_ensemble_outside_the_repositories_brings_its_own_models(tmp_path: Path) -> None:
-    """Those of two archives have the same names and are different models."""
+    """Models of two archives may have the same names."""
     with living(control_mode="demand") as bench:
         for name, weight in (("cat", 1), ("dog", 2)):
             bench.engine.load_directory(name, str(archive(tmp_path / name, weight)), name)

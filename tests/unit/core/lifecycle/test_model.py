@@ -1,4 +1,4 @@
-"""One model: states, plans of reloads, loads, swaps, and what leaves."""
+"""One model: states, plans of reloads, loads, swaps and unloads."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def tamper(model: Path) -> None:
 
 
 def edit_signature(model: Path) -> None:
-    """One byte of what is signed, which otherwise remains a signature."""
+    """Change one byte of the signed content in an otherwise valid signature."""
     bundle = json.loads((model / SIGNATURE_FILE).read_text())
     payload = bundle["dsseEnvelope"]["payload"]
     bundle["dsseEnvelope"]["payload"] = payload[:40] + ("A" if payload[40] != "A" else "B") + payload[41:]

@@ -317,7 +317,7 @@ def test_cancelling_drops_responses_that_wait_for_their_order() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_any_order_of_answers_gives_the_same_responses(seed: int) -> None:
-    """Of two decoupled steps, with others beside, between and after them, and an error of any request."""
+    """Two decoupled steps, with others beside, between and after them, and an error of any request."""
     random = Random(seed)
     steps = ("a(X=i:Y=t)", "b(X=t:Y=u)", "c(X=t:Y=v)", "d(X=u,Z=v:Y=w)", "e(X=w:Y=x)", "f(X=x:Y=o)")
     bench = Bench("i", "o", *steps, decoupled="ad", max_in_flight=random.choice([0, 2]))

@@ -385,7 +385,7 @@ def test_foreign_code_does_not_run_when_a_file_is_served(
 
 
 def test_trusted_code_of_a_triton_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the tests above would see it."""
+    """Shows that the tests above would detect code that runs."""
     monkeypatch.setenv("MARKER", str(tmp_path / "marker"))
     source = triton('backend: "python" output { name: "Y" data_type: TYPE_FP32 dims: [ 1 ] }', "1/model.py")(tmp_path)
     main(["import", str(source), f"--repository={tmp_path / 'models'}", "--trust-pickle"])

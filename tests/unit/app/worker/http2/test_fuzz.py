@@ -132,7 +132,7 @@ class Walk:
         return not self.protocol.is_closed
 
     def stream(self) -> int:
-        """One on which the client may still send; if it is rude, one of the latest. 0: there is none."""
+        """Choose a stream on which the client may still send; if it is rude, one of the latest. 0 for none."""
         if self.rude and self.random.random() < 0.1:
             return max(self.next - 2 * self.random.randrange(6), 1)
         return self.random.choice(self.sending) if self.sending else 0
@@ -295,7 +295,7 @@ def test_random_frame_sequences_are_served(seed: int):
 
 
 def test_recorded_connections_are_served():
-    """Of grpcio's client: unary calls with and without deadlines, compressed ones, many at a time, streams."""
+    """Recordings of grpcio's client: unary calls with and without deadlines, compressed ones, many at once, streams."""
     served = {}
     for path in RECORDED:
         client = RawClient(greet=False)

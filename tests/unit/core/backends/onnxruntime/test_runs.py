@@ -221,7 +221,7 @@ CPU_MEMORY = capi.OrtDevice(capi.OrtDevice.cpu(), capi.OrtDevice.default_memory(
 @pytest.mark.parametrize("datatype", NUMERIC)
 @pytest.mark.parametrize("shape", [(2, 3), (0, 3)])
 def test_outputs_are_written_to_the_given_memory(datatype: str, shape: tuple[int, int]) -> None:
-    """That of the CPU stands for a GPU's pinned memory: ONNX Runtime allocates both itself."""
+    """Memory of the CPU stands for a GPU's pinned memory: ONNX Runtime allocates both itself."""
     run = device_run(datatype, -1, "cpu", "CPUExecutionProvider", CPU_MEMORY)
     given = np.arange(np.prod(shape)).astype(BY_NAME[datatype].dtype).reshape(shape)
     kept = [run(["OUTPUT0"], {"INPUT0": each}, None)[0] for each in (given, given[::-1].copy())]
