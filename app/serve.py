@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trident.adapters.common.options import BadOption
-from trident.app.process.environment import announce_metrics_directory
+from trident.app.process.environment import announce_metrics_directory, use_one_heap
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import GRPC, METRICS, ServerSettings
 from trident.app.sites.site import Credentials, ServerParts
@@ -44,6 +44,8 @@ _GRPC_MODULES = ("trident.app.worker.http2.connection", "trident.core.grpc.appli
 
 def serve(settings: ServerSettings) -> int:
     """Serve until the server is stopped. Returns the exit status of the process."""
+    if settings.response_cache_bytes or settings.model_control_mode == "demand":
+        use_one_heap()
     return run_server(server_configuration(settings))
 
 

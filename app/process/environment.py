@@ -109,7 +109,8 @@ def keep_freed_memory() -> bool:
 
 def use_one_heap() -> bool:
     """Let all threads of the process share one heap of glibc; for a process that keeps a response cache, or lets go of
-    models: what a thread's own heap has free at its end never returns to the system.
+    models: what a thread's own heap has free at its end never returns to the system. Call it before the first thread:
+    heaps that exist are used on.
 
     Otherwise an answer that one thread kept and another one removed leaves a hole in the heap of the first: a full
     cache of 100 MB grew to 119 MB while answers of different sizes replaced each other. With one heap it is 102 MB.

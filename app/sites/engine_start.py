@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trident.app.process.environment import keep_freed_memory, process_environment, settle_collector, use_one_heap
+from trident.app.process.environment import keep_freed_memory, process_environment, settle_collector
 from trident.app.settings.reading import KSERVE_NAME
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.terminal import (
@@ -161,8 +161,6 @@ class EngineStart:
         """`makers` are those of `make_engine`."""
         self.failure: str | None = None
         keep_freed_memory()  # before the first model: weights in a thread's heap would not return to the system
-        if settings.response_cache_bytes or settings.model_control_mode == "demand":
-            use_one_heap()
         self.engine: InferenceEngine = make_engine(engine_options(settings), self.fail, makers)
         self.engine.start()
         self.engine.wait_listed(_LISTING_S)

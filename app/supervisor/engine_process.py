@@ -27,7 +27,6 @@ from trident.app.process.environment import (
     keep_freed_memory,
     share_interpreter_lock,
     show_gpus,
-    use_one_heap,
 )
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import ServerSettings
@@ -89,8 +88,6 @@ class EngineProcess:
         signal.signal(END_LOADS, lambda *_: self._signals.put(END_LOADS))
         _end_with_parent()
         keep_freed_memory()
-        if self._settings.response_cache_bytes or self._settings.model_control_mode == "demand":
-            use_one_heap()
         share_interpreter_lock()
         if self._is_one_of_many:
             keep_to_share(self._place.count)

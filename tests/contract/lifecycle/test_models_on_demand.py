@@ -12,6 +12,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ MANY = 20
 SIDE = 2048
 WEIGHTS_MIB = 4 * SIDE * SIDE // MIB
 BUDGET_MIB = 4 * WEIGHTS_MIB
+HEAP = 64 * MIB
+"""The address space of a heap that a thread of glibc has for itself; what it has not used yet is not accessible."""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,16 @@ def test_an_answer_in_the_cache_outlives_its_model(server: ServerProcess) -> Non
     assert ask(server, "a", 11) == (200, 1)
     (found,) = server.json("GET", "/v2/models/a/stats")["model_stats"]
     assert (found["inference_stats"]["cache_hit"]["count"], found["execution_count"]) == (1, 0)
+
+
+def test_all_threads_share_one_heap(server: ServerProcess) -> None:
+    """What models leave in a heap of a thread does not return to the system."""
+    assert ask(server, "a") == (200, 1)
+    found = [line.split()[:2] for line in Path(f"/proc/{engine_of(server)}/maps").read_text().splitlines()]
+    begins = {int(span.partition("-")[0], 16) for span, access in found if access == "rw-p"}
+    unused = {int(span.partition("-")[2], 16) for span, access in found if access == "---p"}
+    heaps = [begin for begin in begins if begin % HEAP == 0 and begin + HEAP in unused]
+    assert heaps == []
 
 
 def test_models_are_reloaded_after_the_engine_is_killed(server: ServerProcess) -> None:
