@@ -410,7 +410,7 @@ class DynamicBatcher:
             with self._lock:
                 leaving.open_requests.drain()
         with self._changing:
-            self._instances.remove(leaving)
+            self._instances = [each for each in self._instances if each is not leaving]
             self._count_instances()
 
     def _find(self, instance: BackendInstance) -> ModelInstance | None:
@@ -459,4 +459,8 @@ class DynamicBatcher:
         if self._dropped is not None:
             ended.append(self.drain(timeout_s))
             ended.append(self._dropped.close(timeout_s))
+        if all(ended):
+            # They refer to this batcher: the buffers of their batches would stay until the garbage collector runs.
+            with self._changing:
+                self._instances = []
         return all(ended)

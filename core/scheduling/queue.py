@@ -345,7 +345,10 @@ class TimeoutThread:
         self._wake.set()
         if self._own_thread.ident is not None and self._own_thread is not threading.current_thread():
             self._own_thread.join(timeout_s)
-        return not self._own_thread.is_alive()
+        is_ended = not self._own_thread.is_alive()
+        if is_ended:
+            self._look = _nothing  # a scheduler's, which would stay until the garbage collector runs
+        return is_ended
 
     def _run(self) -> None:
         while not self._is_closed:
@@ -356,3 +359,7 @@ class TimeoutThread:
                 pause_s = AFTER_FAILURE_S
             self._wake.wait(None if pause_s is None else min(pause_s, threading.TIMEOUT_MAX))
             self._wake.clear()
+
+
+def _nothing() -> float | None:
+    return None

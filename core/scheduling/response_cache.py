@@ -427,6 +427,7 @@ class CachingScheduler:
         if self._threads is not None:
             self._threads.shutdown(wait=timeout_s is None)
         self._cache.close_scope(self._scope)
+        self.answers_at_once = None  # a method of this object: both would stay until the garbage collector runs
         return ended
 
 

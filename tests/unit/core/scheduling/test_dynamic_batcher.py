@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -10,17 +11,32 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, Stub, batching, limit
+from tests.unit.core.scheduling.scheduler_bench import (
+    LIMIT_S,
+    LONG_NS,
+    Bench,
+    MakeBench,
+    Stub,
+    batching,
+    limit,
+    model_spec,
+)
+from tests.unit.core.scheduling.sequence_bench import HOUR, spec_of
 from tests.waiting import until
 from trident.core.backends.backend import Execution
 from trident.core.config.spec import QueuePolicy
 from trident.core.errors import QueueFull, RequestCancelled, ServerStopping
-from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import InferenceRequest
+from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
+from trident.core.response_cache.response_cache import LocalCache
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.instance import WAITING
 from trident.core.scheduling.rate_limiter import RateLimiter
+from trident.core.scheduling.response_cache import CachingScheduler
+from trident.core.scheduling.scheduler import row_of
 
 
 def test_callback_runs_on_an_idle_instance_thread(make_bench: MakeBench) -> None:
@@ -111,6 +127,39 @@ def test_close_answers_queued_requests(make_bench: MakeBench) -> None:
     assert isinstance(bench.error("a"), ServerStopping)
     assert bench.statistics.snapshot().request_failures[FailureReason.OTHER] == 2
     assert bench.scheduler.close(LIMIT_S)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "sequences", "cached"])
+def test_closed_scheduler_leaves_nothing_to_the_garbage_collector(kind: str) -> None:
+    """The instances have the buffers of their batches, which may be large."""
+    backend = Stub()
+    left = weakref.ref(backend)
+    spec = (
+        spec_of(HOUR)
+        if kind == "sequences"
+        else model_spec(8, batching(policy=QueuePolicy(default_timeout_ns=LONG_NS)))
+    )
+    context = SchedulingContext(spec, ModelStatistics())
+    scheduler = row_of(context).make(context, [backend])
+    if kind == "cached":
+        cache = LocalCache(1 << 20)
+        scheduler = CachingScheduler(context, scheduler, cache, cache.open_scope("m", 1, lambda: None), Unasked())
+    gc.collect()
+    gc.disable()
+    try:
+        scheduler.start()
+        assert scheduler.close(LIMIT_S)
+        del scheduler, backend
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+class Unasked:
+    """A model version to which nothing is submitted again."""
+
+    def submit(self, pending: PendingRequest) -> None:
+        raise AssertionError(pending)
 
 
 def test_idle_thread_holds_no_reference_to_a_rejected_request(make_bench: MakeBench) -> None:
