@@ -431,7 +431,7 @@ class Prefixed(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-def test_it_works_behind_the_prefix_of_a_proxy(open_page: Callable[..., Page], server: ServerProcess) -> None:
+def test_console_works_behind_a_proxy_prefix(open_page: Callable[..., Page], server: ServerProcess) -> None:
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), Prefixed)
     proxy.target = server.address  # type: ignore[attr-defined]
     thread = threading.Thread(target=proxy.serve_forever)

@@ -52,7 +52,7 @@ def test_a_data_set_is_mapped_through_a_model() -> None:
     assert sorted(row["OUTPUT0"][0] for row in made) == list(range(1, 21))
 
 
-def test_the_replicas_answer_the_protocol(port: int) -> None:
+def test_replicas_serve_the_protocol(port: int) -> None:
     from ray import serve
 
     from deploy.ray.application import deployment

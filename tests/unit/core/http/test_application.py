@@ -198,7 +198,7 @@ def test_restrictions_are_checked_before_everything() -> None:
     assert call(application, "/nope", "GET")[0] == "404 Not Found"
 
 
-def test_a_probe_loads_a_model_for_whom_a_request_of_it_would() -> None:
+def test_probe_loads_a_model_only_for_authorized_clients() -> None:
     application = Recording(restricted=parse_restricted(["inference:key=value"]))
     engine: Any = application.engine
     loaded: list[str] = []

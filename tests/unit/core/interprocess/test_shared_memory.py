@@ -321,7 +321,7 @@ def test_threads_get_different_bytes() -> None:
     assert pages.allocate(24 * PAGE) == 0
 
 
-def test_free_works_in_the_middle_of_another_call() -> None:
+def test_free_is_reentrant() -> None:
     """The garbage collector may call it on a thread that has the lock."""
     pages = PageAllocator(0, 8 * PAGE)
     for _ in range(3):

@@ -411,7 +411,7 @@ def test_a_name_in_two_repositories_is_not_loaded_and_others_serve(tmp_path: Pat
             bench.ask("same")
 
 
-def test_a_version_of_two_is_loaded_with_the_other(tmp_path: Path) -> None:
+def test_all_versions_of_a_model_are_loaded_together(tmp_path: Path) -> None:
     write(tmp_path, "m", 1, 2, config=CONFIG + "version_policy { all { } }")
     with demanding(tmp_path) as bench:
         assert bench.index() == [f"m 1 {REGISTERED}", f"m 2 {REGISTERED}"]
@@ -477,7 +477,7 @@ def test_small_models_do_not_wait_for_large_ones() -> None:
     assert threads.wait_idle(LIMIT_S)
 
 
-def test_a_load_without_a_wait_is_for_servers_that_load_on_demand(tmp_path: Path) -> None:
+def test_load_without_waiting_requires_mode_demand(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with living(tmp_path) as bench, pytest.raises(Exception, match="needs --model-control-mode=demand"):
         bench.engine.prefetch_model("m")

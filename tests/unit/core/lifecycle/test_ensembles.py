@@ -194,7 +194,7 @@ def test_unload_dependents_unloads_unused_steps(chain: Path) -> None:
         )
 
 
-def test_polls_follow_the_steps(chain: Path) -> None:
+def test_polling_reloads_ensembles_with_their_steps(chain: Path) -> None:
     with living(chain, control_mode="poll") as bench:
         put(chain / "b" / "1" / "model.fake", "20")
         bench.poll()

@@ -359,7 +359,7 @@ def test_newer_files_replace_an_endless_load(tmp_path: Path, caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("serves", [False, True])
-def test_an_unload_ends_the_load_of_its_model(tmp_path: Path, serves: bool) -> None:
+def test_unload_cancels_the_load_of_its_model(tmp_path: Path, serves: bool) -> None:
     folder = write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench, bench.backend.holding("m=2"), ThreadPoolExecutor(1) as clients:
         if serves:

@@ -141,7 +141,7 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
     assert all(model.is_closed for model in repository.backend.models)
 
 
-def test_the_old_version_serves_until_the_new_one_does(repository: Repository) -> None:
+def test_old_version_serves_until_the_new_one_is_ready(repository: Repository) -> None:
     repository.write(1)
     repository.load()
     repository.put("2/model.fake", "2")

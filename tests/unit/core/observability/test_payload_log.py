@@ -213,7 +213,7 @@ def test_full_queue_drops_and_counts_records_without_delay(
         until(lambda: log.metrics().written == room + 21 - lost)
 
 
-def test_what_two_threads_take_at_the_same_moment_is_written_once_and_makes_room() -> None:
+def test_concurrently_taken_records_are_written_once_and_free_their_space() -> None:
     with held_log() as (log, held):
         other = HeldDestination(held.counts)
         other.may_write.set()

@@ -173,7 +173,7 @@ print(sock.recv(1) == b"")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
-def test_another_user_is_refused(engine: ServedEngine, caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_of_another_user_is_refused(engine: ServedEngine, caplog: pytest.LogCaptureFixture) -> None:
     with tempfile.TemporaryDirectory() as folder, served(Path(folder), engine) as (path, _):
         os.chmod(folder, 0o755)
         os.chmod(path, 0o777)

@@ -117,9 +117,7 @@ def test_damaged_or_foreign_value_is_a_miss_and_is_replaced(
         assert kept(cache, key).content == bytes([2] * 8)
 
 
-def test_a_value_that_the_model_could_not_have_answered_is_a_miss(
-    redis: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_answer_of_the_model_is_a_miss(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     with cache_at(redis) as cache, caplog.at_level(logging.WARNING, "trident.cache"):
         key = key_of(cache, "misfit")
         cache.put(key, response(1))

@@ -130,7 +130,7 @@ def test_close_answers_queued_requests(make_bench: MakeBench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "sequences", "cached"])
-def test_closed_scheduler_leaves_nothing_to_the_garbage_collector(kind: str) -> None:
+def test_closed_scheduler_has_no_reference_cycles(kind: str) -> None:
     """The instances have the buffers of their batches, which may be large."""
     backend = Stub()
     left = weakref.ref(backend)

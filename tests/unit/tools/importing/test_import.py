@@ -429,7 +429,7 @@ def test_the_file_that_kills_its_library_is_named(tmp_path: Path, capsys: pytest
     assert said in capsys.readouterr().err
 
 
-def test_a_package_that_a_pickle_names_is_not_to_be_installed(
+def test_package_named_by_a_pickle_is_not_recommended_for_installation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own.pkl").write_bytes(b"cprivate_package\nThing\n.")
@@ -439,7 +439,7 @@ def test_a_package_that_a_pickle_names_is_not_to_be_installed(
 
 
 @pytest.mark.parametrize("name", ["MLmodel", "MAR-INF/MANIFEST.json", "genai_config.json"])
-def test_a_text_that_is_too_large_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_oversized_text_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     source = write_folder(tmp_path / "source") if "genai" in name else tmp_path / "source"
     (source / name).parent.mkdir(parents=True, exist_ok=True)
     with (source / name).open("wb") as file:
@@ -448,7 +448,7 @@ def test_a_text_that_is_too_large_is_not_read(tmp_path: Path, capsys: pytest.Cap
     assert f"{name} cannot be read: it has 67108865 bytes, and may have 67108864" in capsys.readouterr().err
 
 
-def test_a_model_has_a_name_that_a_server_finds(tmp_path: Path) -> None:
+def test_model_name_is_one_that_a_server_accepts(tmp_path: Path) -> None:
     assert run(write_onnx(tmp_path / "net.onnx"), f"--repository={tmp_path}/models", "--name=../.net") == 0
     assert [each.name for each in (tmp_path / "models").iterdir()] == ["_.net"]
     assert run(write_onnx(tmp_path / ".net.onnx"), f"--repository={tmp_path}/others") == 0
@@ -517,7 +517,7 @@ def test_large_labels_are_compared_exactly() -> None:
     assert compare({"label": np.array([100_001])}, {"label": np.array([100_001.0])}, 1e-3) == ((0.0, "label[0]"), set())
 
 
-def test_missing_categories_are_asked_beside_known_ones() -> None:
+def test_missing_categories_are_compared_beside_known_ones() -> None:
     features: Any = SimpleNamespace(name="X", datatype=BY_NAME["FP32"], shape=(1, 2), inner=(2,), count=2)
     sample: Any = SimpleNamespace(inputs=[features], spec=SimpleNamespace(max_batch_size=64))
     plan = Plan(what="", decisions=lambda: Decisions(known={"X": [[3.0, 5.0], []]}))
@@ -527,7 +527,7 @@ def test_missing_categories_are_asked_beside_known_ones() -> None:
     assert np.isfinite(rows[:, 1]).all()
 
 
-def test_labels_that_are_no_text_are_compared_as_bytes() -> None:
+def test_non_text_labels_are_compared_as_bytes() -> None:
     served = {"label": np.array([b"a", b"\xff"], object)}
     assert compare(served, {"label": np.array([b"a", b"\xff"])}, 1e-3) == ((0.0, ""), set())
     with pytest.raises(Differs):

@@ -144,7 +144,7 @@ def test_tokens_have_the_bytes_of_their_pieces(
     assert {token: pieces.bytes_of(token) for token in expected} == expected
 
 
-def test_text_is_that_of_the_hubs_tokenizer(folder: Path, model: Any) -> None:
+def test_text_equals_that_of_the_hubs_tokenizer(folder: Path, model: Any) -> None:
     library, hub = og.Tokenizer(model), Tokenizer.from_file(str(folder / "tokenizer.json"))
     pieces, random = Pieces(folder / "tokenizer.json", library, [0]), Random(5)
     euro, word = hub.encode("\u20ac").ids, hub.encode(" one").ids
