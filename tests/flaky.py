@@ -1,4 +1,4 @@
-"""The tests that are run once more when they fail, at most three, and for each what it measures that is not its own.
+"""The tests that are rerun once when they fail, at most three, each with the external influence on it.
 
 A test is mended rather than added: one that fails now and then hides a fault that does so.
 """

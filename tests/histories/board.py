@@ -223,7 +223,7 @@ class Judge:
 
 
 def write_history(board: Board, judge: Judge, failure: Failed | None, more: dict[str, Any]) -> None:
-    """For the main process: what this client has seen lately."""
+    """For the main process: the recent results of this client."""
     document = {
         "client": judge.client,
         "counts": judge.counts,

@@ -1,4 +1,4 @@
-"""Every kind of model, and what its right answer is.
+"""Every kind of model, and its correct answers.
 
 The values of a request follow from its tag, a number that no other request of a run has, so an answer to another
 request is seen. Each load of a model has a larger weight, which its answers contain, so an answer of a version that
@@ -357,7 +357,7 @@ class Types(Plain):
 
 
 class Tally(Plain):
-    """A sequence: the sum of what it has sent, from its implicit state, and that with the weight added."""
+    """A sequence: the sum of its inputs, from its implicit state, and the sum plus the weight."""
 
     is_sequence = True
     transports = ("HTTP JSON", "HTTP binary", "gRPC", "gRPC stream", *SOCKET, *LIBRARY)

@@ -46,7 +46,7 @@ class Rush:
         return DEPTH * len(self._all)
 
     def finish(self) -> None:
-        """Read what is in flight, and close the connections."""
+        """Read the answers in flight, and close the connections."""
         for pipe in self._all:
             self._read(pipe)
             pipe.close()

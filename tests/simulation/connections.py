@@ -130,7 +130,7 @@ class Socket:
         self._is_closed = True
         wake_all(self._network.waiting)
 
-    # --- for those who wait
+    # --- for waiting threads
 
     @property
     def _has_arrived(self) -> bool:
@@ -155,7 +155,7 @@ class Socket:
 def wait_for(
     interest: Callable[[], dict[Socket, int]], timeout_s: float, extra: Callable[[], bool]
 ) -> dict[Socket, int]:
-    """Block until a socket can do what is wanted of it, until `extra`, or for `timeout_s` seconds."""
+    """Block until a socket is ready for its operations, until `extra`, or for `timeout_s` seconds."""
     world: World = worlds[-1]
     until_ns = world.now_ns + round(timeout_s * 1e9)
     while True:

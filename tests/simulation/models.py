@@ -52,7 +52,7 @@ class Behaviour:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request that a client has submitted, and what became of it."""
+    """A request that a client has submitted, and its outcome."""
 
     tag: int
     model: str
@@ -268,7 +268,7 @@ def _send(held: list[ResponseSender], asked: Asked, outputs: Any, world: World) 
 
 
 class Raising:
-    """The validator of a version, which raises for some requests what it must not raise."""
+    """The validator of a version, which raises unexpected exceptions for some requests."""
 
     def __init__(self, served: Served, validator: Any) -> None:
         self._served, self._validator = served, validator

@@ -146,7 +146,7 @@ class World:
             self._runnable.append(thread)
 
     def wait(self, waiting: list[SimulatedThread], is_over: Callable[[], bool], timeout: float | None) -> bool:
-        """Block until `is_over`, which whoever wakes `waiting` has made true, or for `timeout` seconds."""
+        """Block until `is_over`, which the thread that wakes `waiting` makes true, or for `timeout` seconds."""
         until_ns = None if timeout is None or timeout < 0 else self.now_ns + round(timeout * 1e9)
         while not is_over():
             if until_ns is not None and self.now_ns >= until_ns:

@@ -14,7 +14,7 @@ from trident.core.observability.switches import SWITCHES
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call() -> Generator[None]:
-    """Write what a test has logged before its streams are closed: a thread would do so a moment later."""
+    """Write a test's log lines before its streams are closed: a thread would do so a moment later."""
     try:
         yield
     finally:

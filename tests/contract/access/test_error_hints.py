@@ -1,4 +1,4 @@
-"""`--error-hints` at every port: what clients that show only the text of an error learn of its cure."""
+"""`--error-hints` at every port: hints for clients that show only the text of an error."""
 
 from __future__ import annotations
 

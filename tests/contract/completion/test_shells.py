@@ -74,7 +74,7 @@ def bash_matches(line: str, folder: Path, words: Sequence[str] = ()) -> set[str]
 
 
 def fish_matches(line: str, folder: Path) -> set[str]:
-    """The same for fish; the text of a description is left out, and so is what the word already has before a value."""
+    """The same for fish, without descriptions and without the part of the word before a value."""
     path = folder.parent / "trident.fish"
     path.write_text(_script("fish"))
     home = folder.parent / "home"

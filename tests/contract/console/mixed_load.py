@@ -1,4 +1,4 @@
-"""Ten models under a load of many kinds, for the pictures of the docs: what a person sees on a busy afternoon."""
+"""Ten models under a mixed load, for the pictures of the docs."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def deploy(moto: S3Emulator, credentials: None) -> Deploy:
 
 @pytest.fixture(scope="module")
 def clients(moto: S3Emulator) -> Iterator[dict[str, Any]]:
-    """moto's services, to look at what was made."""
+    """moto's services, to examine the created resources."""
     session = boto3.session.Session("emulator", "emulator-secret", region_name=REGION)
     services = ("sagemaker", "application-autoscaling", "cloudwatch")
     made = {service: session.client(service, endpoint_url=moto.endpoint) for service in services}

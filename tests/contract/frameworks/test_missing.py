@@ -1,4 +1,4 @@
-"""A server where no framework is installed says of each model what to install: in the log and in the answer."""
+"""A server without frameworks names the package to install for each model: in the log and in the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a batch was closed, what a target sets, and a full queue, in answers, statistics and metrics of a real server.
+"""Reasons for closing batches, limits of a latency target, and a full queue: in answers, statistics and metrics.
 
 Source: docs/tuning.md, "Why was this batch closed?".
 """

@@ -148,7 +148,7 @@ def test_an_answer_in_the_cache_outlives_its_model(server: ServerProcess) -> Non
 
 
 def test_all_threads_share_one_heap(server: ServerProcess) -> None:
-    """What models leave in a heap of a thread does not return to the system."""
+    """Memory that models free in the heap of a thread is not returned to the system."""
     assert ask(server, "a") == (200, 1)
     found = [line.split()[:2] for line in Path(f"/proc/{engine_of(server)}/maps").read_text().splitlines()]
     begins = {int(span.partition("-")[0], 16) for span, access in found if access == "rw-p"}

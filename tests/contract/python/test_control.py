@@ -1,4 +1,4 @@
-"""Loads that Python models refuse, and what models do with other models: one server in explicit mode.
+"""Loads that Python models refuse, and models that control others: one server in explicit mode.
 
 Source: docs/spec/python-backend.md sections 4.1, 4.3, 4.4 and 4.6.
 """

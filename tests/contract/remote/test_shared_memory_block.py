@@ -1,4 +1,4 @@
-"""The memory that a front end shares with the engine: what happens when it is full, and who may hold it.
+"""The memory that a front end shares with the engine: when it is full, and when clients hold it.
 
 Source: docs/architecture.md section 5.
 """

@@ -1,4 +1,4 @@
-"""`trident doctor` and cloud storages: what it reads from emulators, and from storages that refuse a call."""
+"""`trident doctor` on cloud storages: on emulators, and on storages that refuse a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service on the loopback that collects what is posted to it."""
+"""A service on the loopback that collects posted bodies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collector on the loopback that decodes what is sent over OTLP/HTTP."""
+"""A collector on the loopback that decodes OTLP/HTTP."""
 
 from __future__ import annotations
 

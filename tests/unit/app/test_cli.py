@@ -1,4 +1,4 @@
-"""The command line, completion, and what a person at a terminal sees."""
+"""The command line, completion, and the output on a terminal."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ BUSY = MachineLoad(others=0.4, stolen=0.0, load_average=3.0)
 
 
 class Watch(LoadWatch):
-    """Sees what it was told."""
+    """Returns the given readings."""
 
     def __init__(self, during: MachineLoad) -> None:
         self.during = during

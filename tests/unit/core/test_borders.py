@@ -104,7 +104,7 @@ class Fault(Exception):
 
 
 class Panic(BaseException):
-    """As what libraries in Rust raise, and sys.exit in a function of the library's user."""
+    """Like the exceptions of libraries in Rust, and sys.exit in a function of the library's user."""
 
 
 class Mute(Exception):
@@ -833,7 +833,7 @@ class FaultyBatcher(DynamicBatcher):
 def sequences(
     strategy: str, make_batcher: Callable[..., DynamicBatcher] = DynamicBatcher, **options: Any
 ) -> Iterator[tuple[SequenceScheduler, Callable[..., PendingRequest], Caller]]:
-    """A scheduler of sequences, and what submits a request of one. All of it must end."""
+    """A scheduler of sequences, and a function that submits a request of one. All requests must end."""
     spec, caller, statistics = spec_of(strategy), Caller(), options.pop("statistics", ModelStatistics())
     backend = Summing()
     config = parse_model_config(f'name: "m" sequence_batching {{ {strategy} }}', "config.pbtxt")
@@ -902,7 +902,7 @@ def test_a_callback_of_a_sequence_that_raises(fault: Exception, caplog: pytest.L
 
 
 def test_request_that_fails_on_entering_its_sequence_is_answered_once() -> None:
-    """Whoever submitted it raises after its scheduler has accepted it, and another thread goes on with it."""
+    """The submitting thread raises after the scheduler accepted the request, and another thread continues with it."""
     held: dict[str, Callable[[], None]] = {}
     has_entered = threading.Event()
     answers: list[InferenceResponse] = []
@@ -1088,7 +1088,7 @@ class FaultyCache(LocalCache):
 
 
 class Cached:
-    """A caching scheduler on a scheduler that keeps what is submitted until `answer`."""
+    """A caching scheduler on a scheduler that holds submitted requests until `answer`."""
 
     def __init__(self, cache: LocalCache, statistics: ModelStatistics | None = None) -> None:
         self.caller = Caller()
@@ -1111,7 +1111,7 @@ class Cached:
             self.kept.append(pending)
 
     def answer(self, error: ServerError | None = None) -> None:
-        """Answer all that is kept, also what is submitted meanwhile."""
+        """Answer all held requests, also those submitted meanwhile."""
         while self.kept:
             pending = self.kept.pop(0)
             outputs = [] if error else [OutputTensor("OUT", "INT32", (1,), np.ones(1, np.int32))]

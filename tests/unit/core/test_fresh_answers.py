@@ -55,7 +55,7 @@ MODELS = {
 
 
 class EchoEngine(FakeEngine):
-    """Its models give back what they get, and 0 for what they do not; `seen` describes the requests that reach them."""
+    """Its models return their inputs, and 0 for missing ones; `seen` describes the requests that reach them."""
 
     def __init__(self) -> None:
         super().__init__(self._echo)

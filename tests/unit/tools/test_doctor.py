@@ -240,7 +240,7 @@ def test_tight_limits_are_reported(changes: dict[str, Any], check: str, level: S
 
 
 def test_port_owners_are_read_and_free_ports_stay_free(taken: int) -> None:
-    # Whoever has the port of HTTP would be asked who it is.
+    # The server on the HTTP port would be asked for its name.
     (reading,) = read_ports({"metrics": Service("127.0.0.1", taken, "--metrics-port", "Metrics Service", False)})
     assert reading.failure == f"Socket '127.0.0.1:{taken}' already in use"
     assert reading.owner.endswith(f"(pid {os.getpid()})")

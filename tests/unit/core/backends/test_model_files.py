@@ -1,4 +1,4 @@
-"""Files of models: what wrote them, and what every backend says of one that is not a model."""
+"""Files of models: their origin, and each backend's error for a file that is not a model."""
 
 from __future__ import annotations
 

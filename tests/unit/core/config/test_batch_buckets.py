@@ -1,4 +1,4 @@
-"""Buckets of batch sizes and lengths: their parameters, what is refused, and their samples."""
+"""Buckets of batch sizes and lengths: their parameters, their limits, and their samples."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ STREAMS: dict[int, list[Callable[[], None]]] = {}
 
 
 def run_stream(handle: int) -> None:
-    """Let a stream do what was begun on it."""
+    """Execute the pending operations of a stream."""
     begun, STREAMS[handle] = STREAMS[handle], []
     for each in begun:
         each()

@@ -91,7 +91,7 @@ class ClientStream:
     # --- the client
 
     def take(self, size: int) -> None:
-        """Read a part of what waits."""
+        """Read a part of the waiting data."""
         self.unsent -= size
         assert self.unsent > 0
         if self.receiver is not None:

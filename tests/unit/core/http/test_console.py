@@ -1,4 +1,4 @@
-"""The console's routes: its files, pages of many models, and who may change something."""
+"""The console's routes: its files, pages of many models, and permissions for changes."""
 
 from __future__ import annotations
 

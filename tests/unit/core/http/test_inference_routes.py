@@ -67,7 +67,7 @@ def test_execution_errors_have_tritons_content_type() -> None:
 
 
 class NotedCalls(ThreadBridge):
-    """Notes what is called off the hub."""
+    """Records the calls outside the hub."""
 
     def __init__(self) -> None:
         super().__init__()

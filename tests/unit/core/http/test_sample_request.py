@@ -1,4 +1,4 @@
-"""Requests to copy: what is sent for which model, and names that must stay text."""
+"""Sample requests: their content for each kind of model, and names that must stay text."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_run_makes_each_call_once_including_added_ones() -> None:
 
 
 class Callers:
-    """Two callers who note that they are told to send."""
+    """Two callers that record their flushes."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

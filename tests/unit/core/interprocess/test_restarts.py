@@ -1,4 +1,4 @@
-"""When processes are restarted, what the log says of their ends, and what a child leaves for its parent."""
+"""Restarts of processes, log lines about their exits, and the failure note of a child."""
 
 from __future__ import annotations
 

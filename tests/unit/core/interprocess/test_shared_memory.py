@@ -1,4 +1,4 @@
-"""Shared memory between processes: its bounds and seals, what each end puts there and gives back, and its pages."""
+"""Shared memory between processes: its bounds and seals, sharing and releasing, and its pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of CloudWatch's embedded metric format, for tests of what writes it.
+"""The rules of CloudWatch's embedded metric format, for tests of its writer.
 
 Source: docs/spec/metrics-log.md section 1. CloudWatch drops a document that breaks one of them and says nothing.
 """

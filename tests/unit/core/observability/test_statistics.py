@@ -36,7 +36,7 @@ from trident.core.options import LatencyOptions
 
 
 class Meters:
-    """In place of LatencyMeters: what it was told."""
+    """Records the calls of LatencyMeters."""
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []

@@ -1,4 +1,4 @@
-"""Several engines as one: which of them gets a request, and what they report together."""
+"""Several engines as one: routing of requests, and combined reports."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class StubInstance:
         raise NotImplementedError
 
     def let_go(self) -> None:
-        """Answer what it still holds: its test is over."""
+        """Answer the remaining requests at the end of the test."""
 
     def close(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""How batches are formed: complete tables of decisions, what is taken from the queue, and who waits."""
+"""How batches are formed: complete tables of decisions, and the order and timeouts of the queue."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from trident.core.scheduling.response_cache import LARGE, CachingScheduler
 
 
 class Executor:
-    """The scheduler behind the cache: keeps what is submitted, until the test answers it."""
+    """The scheduler behind the cache: holds submitted requests until the test answers them."""
 
     queued = in_flight = 0
 
@@ -64,7 +64,7 @@ class Executor:
 
 
 class ElsewhereCache(LocalCache):
-    """A cache in another process: keeps what is looked up, until the test answers it."""
+    """A cache in another process: holds look-ups until the test answers them."""
 
     answers_later = True
 

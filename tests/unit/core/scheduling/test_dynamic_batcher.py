@@ -282,7 +282,7 @@ def test_batch_does_not_wait_for_a_refused_request(make_bench: MakeBench) -> Non
 def test_a_scheduler_that_waits_for_resources_can_close(
     make_bench: MakeBench, limiter: RateLimiter, ends: object
 ) -> None:
-    """Whoever holds the resource may do so for long."""
+    """The resource may be held by another scheduler for long."""
     holder = holding(make_bench, limiter)
     bench = make_bench(limiter=limiter, limits=[ONE])
     bench.scheduler.start()

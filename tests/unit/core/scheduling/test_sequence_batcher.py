@@ -336,7 +336,7 @@ def submit(bench: Bench, id: str, count: int) -> PendingRequest:
 
 
 def streamed(bench: Bench, id: str, count: int) -> StreamedRequest:
-    """The same, from a client that says what it has taken."""
+    """The same, from a client that acknowledges responses."""
     plain = bench.request(id, 0, value=count)
     pending = StreamedRequest(plain.request, plain.on_response)
     bench.scheduler.submit(pending)

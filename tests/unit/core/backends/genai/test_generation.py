@@ -1,4 +1,4 @@
-"""The thread that decodes, with ONNX Runtime GenAI and a model that counts; and what a folder may say."""
+"""The decoding thread, with ONNX Runtime GenAI and a model that counts; and the settings of a folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GREEDY = Options(False, 1.0, 50, 1.0, 1.0, "", None, 0)
 
 
 class Client:
-    """Takes what one sequence sends, unless it is slow or gone."""
+    """Receives the responses of one sequence, unless it is slow or disconnected."""
 
     streams = True
 

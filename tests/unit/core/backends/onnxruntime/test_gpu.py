@@ -1,4 +1,4 @@
-"""Sessions on a GPU, whose part the CPU plays: providers and their options, and what runs before a session serves."""
+"""Sessions on a GPU, simulated by the CPU: providers and their options, and executions before a session serves."""
 
 from __future__ import annotations
 

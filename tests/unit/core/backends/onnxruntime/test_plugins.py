@@ -1,4 +1,4 @@
-"""Plugins of ONNX Runtime: the device that a configuration gets, and what is refused.
+"""Plugins of ONNX Runtime: the device of a configuration, and refusals.
 
 tests/contract/frameworks/test_plugins.py runs a real one.
 """

@@ -64,7 +64,7 @@ SEEDS = examples(300)
 
 
 class Sender:
-    """Notes what its request gets."""
+    """Records the responses to its request."""
 
     is_cancelled = False
     is_full = False

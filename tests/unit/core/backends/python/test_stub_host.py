@@ -1,4 +1,4 @@
-"""ModelHost, a model's life and every row of what execute may return; ModelConfig, what may be completed."""
+"""ModelHost: a model's lifecycle and every kind of result of `execute`. ModelConfig: permitted completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests and responses in a stub process: what they keep and refuse, what may be sent when; other models."""
+"""Requests and responses in a stub process: their fields, their checks, the order of responses; other models."""
 
 from __future__ import annotations
 

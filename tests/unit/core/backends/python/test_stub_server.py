@@ -1,4 +1,4 @@
-"""The library of models: its log, its metrics, how much a sender may send, its names, and what its modules need."""
+"""The library of models: its log, its metrics, the credit of senders, its names, and its dependencies."""
 
 from __future__ import annotations
 

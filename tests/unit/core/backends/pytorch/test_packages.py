@@ -1,4 +1,4 @@
-"""Packages of torch.export and AOTInductor: files, and what they say of their tensors without PyTorch."""
+"""Packages of torch.export and AOTInductor: files, and their tensors as read without PyTorch."""
 
 from __future__ import annotations
 

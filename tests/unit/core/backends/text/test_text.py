@@ -1,4 +1,4 @@
-"""Folders of the Hub as models: their tasks, their answers, and what is wrong with them.
+"""Folders of the Hub as models: their tasks, their answers, and their errors.
 
 The expected answers are computed here from the rows of the table; the definitions are those of transformers' pipelines
 and of sentence-transformers.

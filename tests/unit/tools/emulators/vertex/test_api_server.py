@@ -1,4 +1,4 @@
-"""The prediction API over HTTP, in front of a scripted container, and what it passes to a container."""
+"""The prediction API over HTTP, in front of a scripted container, and the requests to the container."""
 
 from __future__ import annotations
 

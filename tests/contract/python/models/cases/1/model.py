@@ -1,4 +1,4 @@
-"""Does what models should not do: CASE says what."""
+"""Misbehaves as CASE says."""
 
 import os
 import signal

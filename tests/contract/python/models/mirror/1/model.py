@@ -1,4 +1,4 @@
-"""Returns its input, and what else the request has as JSON; answers with parameters."""
+"""Returns its input and the request's other fields as JSON; answers with parameters."""
 
 import json
 
