@@ -173,7 +173,7 @@ def _follow(opcode: pickletools.OpcodeInfo, argument: Any, stack: list[Any], mem
 
 
 def _made(opcode: pickletools.OpcodeInfo, argument: Any, taken: list[Any]) -> Any:
-    """What an opcode puts on the stack; None for what no wrapper is made of."""
+    """Return the value that an opcode puts on the stack; None for values that no wrapper consists of."""
     name = opcode.name
     if name == "STACK_GLOBAL":
         return _Global(" ".join(taken))
