@@ -439,7 +439,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
         server.model("broken").infer()
 
 
-def test_the_ports_answer_beside_the_caller(server: trident.Server) -> None:
+def test_server_ports_answer_while_the_caller_runs(server: trident.Server) -> None:
     with server.serve(grpc_port=0, metrics_port=0) as ports:
         assert server.url == ports.url == f"http://127.0.0.1:{ports.http}"
         body = json.dumps({"inputs": [{"name": "TEXT", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}]})

@@ -589,7 +589,7 @@ def test_sagemaker_is_detected_by_its_directory(container: Container) -> None:
     assert SettingRow("allow-http", "false", "platform") in found.describe()
 
 
-def test_sagemaker_variable_is_evidence_beside_a_given_repository(container: Container) -> None:
+def test_sagemaker_variable_selects_the_platform_despite_a_given_repository(container: Container) -> None:
     found = container.settings("--model-repository=/models", SAGEMAKER_REGION="eu-west-1")
     assert (found.platform, found.sources["platform"]) == ("sagemaker", "SAGEMAKER_REGION")
     assert (found.model_repository, found.any_layout, found.load_model) == (("/models",), False, ("*",))

@@ -392,7 +392,7 @@ def test_a_problem_of_a_scheduler_is_at_its_field(text: str, paths: list[str]) -
     assert [problem.path for problem in found] == paths
 
 
-def test_fields_that_auto_complete_may_fill_are_no_problem() -> None:
+def test_fields_that_auto_complete_may_fill_are_accepted() -> None:
     sizes = "{ preferred_batch_size: 9 }"
     for batching in (f"dynamic_batching {sizes}", f"sequence_batching {{ oldest {sizes} }}"):
         assert refused(batching, completed=False) == []

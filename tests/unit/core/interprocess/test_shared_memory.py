@@ -180,7 +180,7 @@ def test_a_borrow_ends_with_the_last_view_of_it(memory: SharedMemory, view: str)
 # --- offsets
 
 
-def test_offset_of_is_none_for_all_other_buffers(memory: SharedMemory) -> None:
+def test_offset_of_is_none_for_foreign_buffers(memory: SharedMemory) -> None:
     another = SharedMemory.create(SIZE)
     before_and_behind = mmap.mmap(-1, PAGE)
     matrix = memory.view(0, 64).view(np.int32).reshape(4, 4)

@@ -89,7 +89,7 @@ def test_invalid_sequence_of_a_response_fails_the_request(parameters: dict[str, 
 
 @pytest.mark.parametrize("decoupled", ["", "a"])
 @pytest.mark.parametrize("code", ErrorCode)
-def test_step_error_of_any_code_is_no_cancellation(code: ErrorCode, decoupled: str) -> None:
+def test_step_error_of_any_code_is_not_a_cancellation(code: ErrorCode, decoupled: str) -> None:
     bench = Bench("i", "o", *CHAIN, decoupled=decoupled)
     bench.submit(i=1)
     bench.a.answer(error=BackendFailed("no", code=code))

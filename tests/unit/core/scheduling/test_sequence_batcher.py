@@ -101,7 +101,7 @@ def test_a_timeout_in_the_backlog_fails_the_whole_sequence(make_bench: MakeBench
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_model_error_of_any_code_ends_no_sequence(make_bench: MakeBench, code: ErrorCode) -> None:
+def test_model_error_of_any_code_does_not_end_the_sequence(make_bench: MakeBench, code: ErrorCode) -> None:
     model = LaterStub(0, lambda request, sender: BackendFailed("no", code=code) if request.id == "no" else [])
     bench = make_bench(OLDEST, instances=[model])
     bench.scheduler.start()

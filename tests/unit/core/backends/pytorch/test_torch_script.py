@@ -239,7 +239,7 @@ def written_file(version: Path, kind: str) -> None:
         ("missing", RepositoryUnavailable, "unable to find", "expected model/1/model.pt"),
     ],
 )
-def test_file_that_is_no_archive_fails_the_load(
+def test_invalid_archive_fails_the_load(
     version: Path, kind: str, error: type[ServerError], text: str, hint: str
 ) -> None:
     written_file(version, kind)

@@ -371,7 +371,7 @@ META = b'{"description": "a model", "batch": 1}'
         (b"\x00" * 100, "does not begin as plans of TensorRT 8 and later do"),
     ],
 )
-def test_files_that_are_no_plan_are_refused(tmp_path: Path, cuda: FakeCuda, content: bytes, hint: str) -> None:
+def test_invalid_plan_is_refused(tmp_path: Path, cuda: FakeCuda, content: bytes, hint: str) -> None:
     with pytest.raises(ModelLoadFailed) as caught:
         completed(tmp_path, content, cuda)
     assert caught.value.message == f"unable to load plan file to auto complete config: {tmp_path / '1' / 'model.plan'}"

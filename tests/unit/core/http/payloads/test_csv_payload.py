@@ -48,7 +48,7 @@ def test_infinities_are_words_and_not_numbers() -> None:
 
 
 @pytest.mark.parametrize("other", ["1", "NaN", ".5", '"1"', "0", "-1e-05"])
-def test_zeros_keep_their_sign_beside_any_value(other: str) -> None:
+def test_zeros_keep_their_sign(other: str) -> None:
     (row,) = decode_csv(f"-0,0,-0.0,{other}\n".encode(), one("FP32", 4), RULES).arrays["IN"]
     assert np.signbit(row[:3]).tolist() == [True, False, True]
 
