@@ -103,6 +103,8 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
     if first in _VERSION:
         print(f"trident {VERSION} ({BUILD})")
         return 0
+    if first == "help":  # of a command, or of all
+        first, others = (others[0], ["--help"]) if others else ("--help", [])
     # A tritonserver command line has options and no command.
     command = "serve" if first.startswith("-") and first not in _HELP else first
     arguments = others if command == first else [first, *others]

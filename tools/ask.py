@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 5.0
 _LARGEST_ANSWER = 64 << 20
+# What OpenSSL makes of the answer in HTTP to the start of TLS.
+_PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 OK = 200
 DENIED = (401, 403)
 TOKEN = "TOKEN"
@@ -77,7 +80,17 @@ def ask(method: str, url: str) -> Answer:
         with error:
             return Answer(error.code, error.read(_LARGEST_ANSWER), dict(error.headers), time.monotonic() - began)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise NoAnswer(str(getattr(error, "reason", error)) or type(error).__name__) from error
+        raise NoAnswer(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why nothing answered in HTTP."""
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, ssl.SSLError) and reason.reason in _PLAIN:
+        return "this port speaks HTTP without TLS: begin the address with http://"
+    if isinstance(error, http.client.BadStatusLine) and "\0" in str(error):
+        return "this port speaks HTTP/2, as that of gRPC does: the HTTP port is 8000 by default"
+    return str(reason) or type(error).__name__
 
 
 def model_path(model: str, version: str) -> str:

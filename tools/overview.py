@@ -19,7 +19,7 @@ from typing import Any
 from trident.adapters.common.options import SWITCH, Option, choice, integer, number
 from trident.app.process.environment import has_colours
 from trident.core.observability.log import escaped
-from trident.tools.ask import OK, Answer, Ask, NoAnswer, ask, long_executions, server_url
+from trident.tools.ask import DEFAULT_URL, OK, Answer, Ask, NoAnswer, ask, long_executions, server_url
 from trident.tools.options import read_values
 
 # --- readings and what happened between two of them
@@ -118,7 +118,10 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
             key = (entry["name"], str(entry.get("version", "")))
             rows[key] = (entry.get("state", ""), entry.get("reason", ""))
     problems = list(_reasons(reading.ready, {model for (model, _), (_, reason) in rows.items() if reason}))
-    if not isinstance(found, list):
+    is_elsewhere = reading.ready.status == _NOT_FOUND or reading.index.status == _NOT_ALLOWED
+    if is_elsewhere:
+        problems.append(ADDRESS)
+    elif not isinstance(found, list):
         problems.append(f"the states of models are unknown: {reading.index.refusal}")
     if reading.statistics.status != OK and rows:
         problems.append(f"the requests are unknown: {reading.statistics.refusal}")
@@ -126,7 +129,7 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
     rows = {**dict.fromkeys(counts, ("", "")), **rows}
     return Overview(
         url=url,
-        ready=reading.ready.status == OK,
+        ready=reading.ready.status == OK and not is_elsewhere,
         problems=tuple(problems),
         refused=reading.refused,
         seconds=None if before is None else reading.at - before.at,
@@ -189,6 +192,8 @@ def _ms(row: Mapping[str, Any], name: str) -> float | None:
 
 _HEADINGS = ("model", "version", "state", "requests", "failed", "latency", "in queue", "batch")
 _OF_THE_CONSOLE = ("p50", "p99", "refused")
+_NOT_FOUND, _NOT_ALLOWED = 404, 405  # what other ports, and other paths of this one, answer
+ADDRESS = f"name the HTTP port of a server that runs, such as {DEFAULT_URL}"
 _WORDS = 3  # the first columns, which begin on the left
 _NARROWEST = 8
 _SHOWN = 5
@@ -362,5 +367,5 @@ def _now(url: str, before: Reading | None, ask: Ask) -> tuple[Reading | None, Ov
     try:
         reading = read(url, ask)
     except NoAnswer as error:
-        return None, Overview(url=url, problems=(f"no answer: {error}",))
+        return None, Overview(url=url, problems=(f"no answer: {error}", ADDRESS))
     return reading, overview(url, reading, before)

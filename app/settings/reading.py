@@ -191,7 +191,8 @@ def split_arguments(options: Iterable[Option], arguments: Sequence[str]) -> tupl
         fitting = ", ".join(f"--{name}" for name in sorted(named) if error.opt and name.startswith(error.opt))
         if fitting:
             raise BadOption.of(spelled, f"ambiguous: it may be {fitting}") from None
-        raise BadOption.of(spelled, f"unknown option{nearest(error.opt, named, '--')}") from None
+        meant = nearest(error.opt, named, "--") or "; --help lists the options"
+        raise BadOption.of(spelled, f"unknown option{meant}") from None
     found = [(by_name[name.removeprefix("--")], text) for name, text in given]
     return [(option, text if option.takes_value else FLAG_GIVEN) for option, text in found], others
 

@@ -102,6 +102,7 @@ _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?", re.DOTALL)
 # a line of quotation marks would be scanned to its end from each of them.
 _COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|(?P<comment>\#[^\n]*)""")
 _STRANGE_BYTE = re.compile("[\udc80-\udcff]")  # how Python represents a byte that is not UTF-8
+_FORM = "write protobuf's text, not JSON or YAML: max_batch_size: 8  dims: [ 3, 4 ]  dynamic_batching { }"
 _LONGEST_REASON = 1000  # characters; a reason quotes names and numbers of any length
 _UNKNOWN_FIELD = re.compile(r'Message type "(?P<type>[\w.]+)" has no field named "(?P<name>[^"]*)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<name>\w+)')
@@ -121,7 +122,7 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
         reason = _shortened(_POSITION.sub("", str(error), count=1))
         message = f"failed to read text proto from {path}: {line}:{column}: {reason}"
         # Not chained: protobuf's text repeats the source line, which may be the whole file.
-        raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from None
+        raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason) or _FORM)]) from None
 
 
 def _as_in_cpp(part: re.Match[str]) -> str:

@@ -215,6 +215,7 @@ def parse(text: Buffer, read: Callable[[Any], T]) -> T:
 MAX_DEPTH: Final = 100
 NESTED_TOO_DEEP: Final = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
 _PREFIX: Final = "failed to parse the request JSON buffer: "
+_WRITTEN: Final = "json.dumps writes JSON, array.tolist() makes a list of an array, and curl sends a file with -d @FILE"
 _LONGEST_INTEGER: Final = 20
 # A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
 _WORD: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Inf(?:inity)?', re.DOTALL)
@@ -254,7 +255,7 @@ def parse_json(text: Buffer, location: str = "", pairs: Callable[[list[tuple[str
             bytes(text).decode()
         except UnicodeDecodeError as error:
             reason, offset = "The text is not UTF-8", error.start
-    raise InvalidRequest(f"{prefix}{_PREFIX}{reason} at {offset}")
+    raise InvalidRequest(f"{prefix}{_PREFIX}{reason} at {offset}", hint=_WRITTEN)
 
 
 def _as_number(found: re.Match[bytes]) -> bytes:

@@ -77,7 +77,7 @@ _BROKEN = 500
 _LONGEST_HEADER = 1024
 _LONGEST_LOGGED = 2048
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
-# An open page polls, with or without a token.
+# An open page polls, with or without a token; `trident top` does, with or without a console.
 _CONSOLE = "/console/"
 
 _logger = logging.getLogger("trident.http")
@@ -106,8 +106,8 @@ class MethodNotAllowed(HttpError):
     status = 405
 
     def __init__(self, allowed: Iterable[str]) -> None:
-        super().__init__("Method Not Allowed")
         self.allowed = tuple(sorted(allowed))
+        super().__init__("Method Not Allowed", hint=f"this path takes {' and '.join(self.allowed)}")
 
 
 class BodyTooLarge(InvalidRequest):
@@ -236,7 +236,8 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
         note_refusal(f"{environ['REQUEST_METHOD']} {path}", note.model if note else "", status, message, hint)
     is_fault = status == _BROKEN and not (isinstance(error, ServerError) and error.blames_client)
     level = logging.ERROR if is_fault else logging.WARNING if status > _BROKEN else logging.INFO
-    if not _logger.isEnabledFor(level):
+    is_poll = path.startswith(_CONSOLE) and environ["REQUEST_METHOD"] == "GET" and level == logging.INFO
+    if is_poll or not _logger.isEnabledFor(level):
         return
     request_id = environ.get(REQUEST_ID_KEY, "")
     _logger.log(

@@ -78,6 +78,9 @@ _ELSEWHERE = {
     "/metrics": "metrics are on a port of their own, --metrics-port (8002)",
     "/v2/models": "POST /v2/repository/index lists the models",
 }
+# The last part of paths at which people look for a probe, or send a request.
+_PROBE = re.compile(r"/(health|ping|live|ready|livez|readyz)$")
+_CALL = re.compile(r"/(infer|predict|predictions(/[^/]*)?|invocations|score|generate)$")
 
 
 class FlaskApp(Flask):
@@ -130,7 +133,7 @@ class FlaskApp(Flask):
             # request: it would stay, with its body, until the garbage collector runs.
             error.__traceback__ = error.__context__ = None
 
-    def hint(self, path: str) -> str | None:
+    def hint(self, path: str) -> str:
         """A hint for the client of a path without a route."""
         if path.startswith("/v1/"):
             found = _V1_MODEL.match(path)
@@ -141,7 +144,11 @@ class FlaskApp(Flask):
             return _ELSEWHERE[shorter]
         if shorter != path and self.url_map.bind("localhost", path_info=shorter).test():
             return "leave out the slash at the end of the path"
-        return None
+        if _PROBE.search(shorter):
+            return "GET /v2/health/ready tells whether the server is ready"
+        if _CALL.search(shorter):
+            return "POST /v2/models/MODEL/infer, or /v2/models/MODEL/versions/1/infer, takes a request"
+        return errors.DOCUMENTED
 
 
 def _response(reply: Reply) -> Response:

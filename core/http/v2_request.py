@@ -154,7 +154,8 @@ _PARAMETERS: Final = ParameterForm(
 def read_json_parameters(parameters: Any, request: InferenceRequest) -> bool:
     """Set the parameters in `request`; returns `binary_data_output`. Raises InvalidRequest."""
     if type(parameters) is not dict:
-        raise InvalidRequest("failed to get request params.: attempt to get members for non-object")
+        text = "failed to get request params.: attempt to get members for non-object"
+        raise InvalidRequest(text, hint="'parameters' must be an object")
     return read_parameters(parameters, request, _PARAMETERS)
 
 
@@ -299,7 +300,9 @@ def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_i
     if count == 0:
         return InputTensor(name, datatype_name, shape, _NOTHING)
     if not isinstance(content, (list, ndarray)):
-        raise unable("data", _NON_ARRAY)
+        error = unable("data", _NON_ARRAY)
+        error.hint = f"'data' of '{name}' must be a list: array.tolist() makes one"
+        raise error
     datatype = json_datatype(datatype_name, name)
     size = count * datatype.size
     if max(count, size) > MAX_ELEMENTS:
@@ -345,7 +348,9 @@ def _read_outputs(
         if "shared_memory_region" in parameters:
             _check_placed(parameters)
         if type(item) is not dict or "name" not in item:
-            raise _missing("name")
+            error = _missing("name")
+            error.hint = '\'outputs\' is a list of objects such as {"name":"NAME"}'
+            raise error
         name = string("name", item["name"])
         if name in listed:
             raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
@@ -403,7 +408,8 @@ def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
     if expected.datatype is not BYTES and len(body) != size:
         raise InvalidRequest(
             f"{request.log_prefix}input byte size mismatch for input 'raw_input' for model '{spec.name}'. "
-            f"Expected {size}, got {len(body)}"
+            f"Expected {size}, got {len(body)}",
+            hint=None if body else f"the body is empty: GET /v2/models/{spec.name}/request?form=curl shows a request",
         )
     shape = (1, *dims) if spec.max_batch_size > 0 else dims
     request.inputs = [InputTensor(expected.name, expected.datatype.name, shape, memoryview(body))]

@@ -243,10 +243,10 @@ class Models:
     def _nearest(self, name: str) -> str:
         """A hint with the model that a client may have meant. It is found in a millisecond at most, on the hub's
         thread: not among many models, nor for a long name."""
-        known = sorted({model for model, _ in self._ready})
+        known = {model.lower(): model for model, _ in sorted(self._ready)}
         is_quick = len(known) <= _MOST_COMPARED and len(name) <= _LONGEST_COMPARED
-        found = difflib.get_close_matches(name, known, n=1) if is_quick else []
-        return f"did you mean '{found[0]}'?" if found else "the repository index lists the models"
+        found = difflib.get_close_matches(name.lower(), known, n=1) if is_quick else []
+        return f"did you mean '{known[found[0]]}'?" if found else "the repository index lists the models"
 
     def _lookup_error(self, name: str, version: int) -> ServerError:
         unloaded = self.unloaded(name, version) if self.unloaded is not None and self.are_listed else None

@@ -26,6 +26,7 @@ from trident.core.scheduling.context import Respond, SchedulingContext
 
 _log = logging.getLogger("trident.scheduling")
 
+_FULL: Final = "ask again later; max_queue_size in config.pbtxt is the limit, and more instances serve more requests"
 COUNTING: Final = "counting requests"
 """The subject of an exception of the statistics: it fails no request."""
 
@@ -232,7 +233,7 @@ class _Level:
         policy = self.policy
         if policy.max_queue_size and len(self.waiting) + len(self.delayed) >= policy.max_queue_size:
             text = f"{pending.request.log_prefix}Exceeds maximum queue size"
-            raise QueueFull(text, model=pending.request.model_name)
+            raise QueueFull(text, hint=_FULL, model=pending.request.model_name)
         timeout_ns = policy.default_timeout_ns
         if policy.allow_timeout_override and 0 < pending.request.timeout_us * 1000 < timeout_ns:
             timeout_ns = pending.request.timeout_us * 1000

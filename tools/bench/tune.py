@@ -41,6 +41,7 @@ from trident.tools.options import read_values
 # Of the budget, where the rate that was asked for is measured at the end.
 _SEARCH_SHARE = 0.9
 _SHOWN = 12
+_MOST_NAMED = 10
 _RATE_S = 3.0
 # In a file or a pipe, which would be silent for minutes.
 _PROGRESS_EVERY_S = 10.0
@@ -83,7 +84,11 @@ def tune(arguments: Sequence[str]) -> int:
     (model,) = words
     folder = Path(values["repository"], model)
     if not folder.is_dir():
-        raise BadOption(f"{folder} is not a folder of a model; copy a model from an object store first")
+        if "://" in values["repository"]:
+            raise BadOption(f"{folder} is in an object store: copy the model to this machine first")
+        names = sorted(each.name for each in folder.parent.glob("*/") if not each.name.startswith("."))
+        found = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
+        raise BadOption(f"there is no folder {folder}\n{folder.parent} has {found or 'no model'}")
     config = read_config(folder, values["repository"], model)
     if config.HasField("ensemble_scheduling"):
         raise BadOption(f"'{model}' is an ensemble: tune the models of its steps")

@@ -54,7 +54,9 @@ class Emulator(PlatformEmulator):
         for each in (mounted, disk):
             each.mkdir(parents=True)
         # A registered folder keeps its name below the mounted one.
-        provided(options.model, mounted / (Path(options.model).resolve().name or _MODEL), stopped.is_set)
+        provided(
+            options.model, mounted / (Path(options.model).resolve().name or _MODEL), stopped.is_set, "name a folder"
+        )
         variables = {MODEL_DIR: str(mounted), _PORT: str(port)}
         environment = container_environment(
             options.environment, machine_variables(free_port(), disk), variables, options.variables

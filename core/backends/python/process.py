@@ -248,6 +248,7 @@ def _positive(name: str, parameters: Mapping[str, str]) -> float | None:
 
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NO_CLASS = "has no attribute 'TritonPythonModel'"
 _PROGRESS_EVERY_S = 10.0
 _PAGE = 4096
 
@@ -427,6 +428,8 @@ class ModelProcess:
                     f"name the package that has '{found[1]}' in requirements.txt beside config.pbtxt, or install it: "
                     f"{self._plan.interpreter} -m pip install PACKAGE"
                 )
+            elif _NO_CLASS in error.message:
+                error.hint = f"call the class of the model in {self._plan.file.name} TritonPythonModel"
             raise
 
     def execute(

@@ -101,6 +101,6 @@ def test_tuning_with_a_budget_for_one_trial_changes_nothing(tmp_path: Path) -> N
 
 def test_missing_model_or_wrong_duration_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["tune", "absent", f"--repository={tmp_path}", "--p99=20ms"]) == 1
-    assert "is not a folder of a model" in capsys.readouterr().err
+    assert "there is no folder" in capsys.readouterr().err
     assert main(["tune", "absent", f"--repository={tmp_path}", "--p99=20"]) == 1
     assert "expected a duration as 20ms" in capsys.readouterr().err

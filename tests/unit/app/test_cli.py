@@ -58,6 +58,8 @@ def test_version_prints_the_version(argument: str, capsys: pytest.CaptureFixture
         (["serve", "--help=http"], "--http-keepalive-secs=<number>"),
         (["--help=all"], "--http-keepalive-secs=<number>"),
         (["validate", "--help"], "--format=text|json"),
+        (["help", "validate"], "--format=text|json"),
+        (["help"], "trident validate REPO"),
     ],
 )
 def test_help_prints_the_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from trident.app.cli import main
 from trident.core.errors import ModelNotReady
 from trident.core.lifecycle.state import REGISTERED
 from trident.tools.ask import Answer, NoAnswer
-from trident.tools.overview import Overview, Row, page, status, top
+from trident.tools.overview import ADDRESS, Overview, Row, page, status, top
 from trident.tools.request import request
 from trident.tools.trace import Span, draw, read_requests
 
@@ -134,6 +134,14 @@ def test_registered_models_are_counted(capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
+def test_another_port_than_that_of_http_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    def metrics(method: str, url: str) -> Answer:
+        return Answer(405 if method == "POST" else 200, b"", {}, 0.0)
+
+    assert status(["localhost:8002"], metrics) == 1
+    assert capsys.readouterr().out == f"http://localhost:8002: NOT READY\n  {ADDRESS}\n"
+
+
 def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
     loading = Server(ready=400, phase="loading", loaded=1, total=3, failures={"bad": "no file"})
     assert status(["--json", "http://gate"], loading) == 1
@@ -142,7 +150,7 @@ def test_the_exit_status_is_1_unless_the_server_is_ready(capsys: pytest.CaptureF
     assert not shown["ready"]
 
     assert status([], absent) == 1
-    assert capsys.readouterr().out == "http://localhost:8000: NOT READY\n  no answer: refused\n"
+    assert capsys.readouterr().out == f"http://localhost:8000: NOT READY\n  no answer: refused\n  {ADDRESS}\n"
     assert status(["gate:8000"], loading) == 1
     assert capsys.readouterr().out.startswith("http://gate:8000: NOT READY")
     with pytest.raises(BadOption, match="one address"):

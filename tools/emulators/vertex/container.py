@@ -222,7 +222,7 @@ _PIECE = 1 << 22
 _HINT = "name a folder, or a gs:// address with STORAGE_EMULATOR_HOST set where an emulator has it"
 
 
-def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: False) -> str:
+def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: False, hint: str = _HINT) -> str:
     """Copy a local `model` to `folder`, which does not exist yet, and return the text of AIP_STORAGE_URI.
 
     Raises ConfigInvalid if there is no such model or the copy fails, and Interrupted soon after `is_stopped` returns
@@ -243,7 +243,7 @@ def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: 
     source = Path(model)
     if not source.is_dir():
         what = "is a file, and artifacts are a folder" if source.exists() else "is not there"
-        raise ConfigInvalid(f"{model} {what}", hint=_HINT)
+        raise ConfigInvalid(f"{model} {what}", hint=hint)
     try:
         shutil.copytree(source, folder, copy_function=copy)
         make_read_only(folder)

@@ -73,8 +73,8 @@ function Load({ data, row, past, theme }) {
       <${Card} title="Where the time goes" note=${data.steps.length ? "shares of a request by step, each with the mean of its model" : "shares of a request; its receiving and sending are in Traces"}><${Plot} title="Where the time goes" stacked theme=${theme} text=${us} data=${[...parts.data, rest]} lines=${[...parts.lines, ["other", "--phase-other"]]} /><//>
       <${Card} title="Waiting requests"><${Plot} title="Waiting requests" whole theme=${theme} data=${of(highestOf("queued"))} lines=${[["in the queue", "--accent"]]} /><//>
       ${hasCache ? html`<${Card} title="Response cache"><${Plot} title="Response cache" theme=${theme} data=${of(perSecond("cache_hits"), perSecond("cache_misses"))} lines=${[["hits per second", "--accent"], ["misses", "--third"]]} /><//>` : ""}
-      ${row.sequences ? html`<${Card} title="Sequences" note=${`of ${row.sequences[1]} slots`}><${Plot} title="Sequences" theme=${theme} data=${of(slots(row.sequences[0]))} lines=${[["in a slot", "--accent"]]} /><//>` : ""}
-      ${row.backend === "python" ? html`<${Card} title="Restarts of its processes"><${Plot} title="Restarts of its processes" theme=${theme} data=${of((within) => within.reduce((sum, point) => sum + point.restarts, 0))} lines=${[["restarts", "--bad"]]} /><//>` : ""}
+      ${row.sequences ? html`<${Card} title="Sequences" note=${`of ${row.sequences[1]} slots`}><${Plot} title="Sequences" whole theme=${theme} data=${of(slots(row.sequences[0]))} lines=${[["in a slot", "--accent"]]} /><//>` : ""}
+      ${row.backend === "python" ? html`<${Card} title="Restarts of its processes"><${Plot} title="Restarts of its processes" whole theme=${theme} data=${of((within) => within.reduce((sum, point) => sum + point.restarts, 0))} lines=${[["restarts", "--bad"]]} /><//>` : ""}
       <${Card} title="Batch sizes" note="executions since the load"><${Batches} statistics=${statistics} /><//>
       ${!data.steps.length && html`<${Card} title="Why batches closed" note="executions since the load"><${Closes} statistics=${statistics} /><//>`}
     </div>`;

@@ -164,8 +164,8 @@ def test_positional_arguments_may_be_among_options_and_after_two_dashes() -> Non
         ("--strict --http-port", 'Bad option: "--http-port".\noption --http-port requires argument'),
         ("--http-=1", "ambiguous: it may be --http-address, --http-port, --http-request-"),
         ("--htp-port=1", 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?'),
-        ("--zzz", 'Bad option: "--zzz".\nunknown option'),
-        ("-p 1", 'Bad option: "-p".\nunknown option'),
+        ("--zzz", 'Bad option: "--zzz".\nunknown option; --help lists the options'),
+        ("-p 1", 'Bad option: "-p".\nunknown option; --help lists the options'),
     ],
 )
 def test_a_wrong_command_line_is_refused(line: str, text: str) -> None:

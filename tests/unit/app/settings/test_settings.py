@@ -646,7 +646,7 @@ def test_platform_variables_are_applied_refused_or_warned_of(container: Containe
     assert found.without_effect == ("SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE",)
     assert found.warnings == ("unknown variable SAGEMAKER_TRITON_LOG_INF; did you mean SAGEMAKER_TRITON_LOG_INFO?",)
     nonsense = container.refusal(SAGEMAKER_TRITON_ADDITIONAL_ARGS="--nonsense=1")
-    assert nonsense.endswith('ADDITIONAL_ARGS".\nBad option: "--nonsense".\nunknown option')
+    assert nonsense.endswith('ADDITIONAL_ARGS".\nBad option: "--nonsense".\nunknown option; --help lists the options')
     bad = container.refusal(SAGEMAKER_TRITON_LOG_INFO="x")
     assert bad.endswith("invalid value for bool option: x; --log-info takes true|false")
     closed = container.refusal(SAGEMAKER_SAFE_PORT_RANGE="1-2", SAGEMAKER_TRITON_ALLOW_METRICS="true")

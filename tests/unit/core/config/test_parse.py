@@ -27,6 +27,10 @@ def test_mistake_gives_the_text_of_triton_and_the_position() -> None:
         ("max_batchsize: 3", "did you mean 'max_batch_size'?"),
         ('input { nam: "x" }', "did you mean 'name'?"),
         ("input { data_type: TYPE_FP33 }", "did you mean 'TYPE_FP32'?"),
+        (
+            '{"max_batch_size": 8}',
+            "write protobuf's text, not JSON or YAML: max_batch_size: 8  dims: [ 3, 4 ]  dynamic_batching { }",
+        ),
     ],
 )
 def test_unknown_name_gives_a_hint(text: str, hint: str) -> None:

@@ -119,10 +119,12 @@ def page_of(application: V2Application) -> str:
         ("/console", "for a page in the browser start the server with --console=true: it is then at /console"),
         ("/metrics", "metrics are on a port of their own, --metrics-port (8002)"),
         ("/v2/models", "POST /v2/repository/index lists the models"),
-        ("/nope/", None),
+        ("/v2/health", "GET /v2/health/ready tells whether the server is ready"),
+        ("/predictions/m", "POST /v2/models/MODEL/infer, or /v2/models/MODEL/versions/1/infer, takes a request"),
+        ("/nope/", "GET /v2/docs/openapi.json describes the routes"),
     ],
 )
-def test_a_path_without_a_route_has_a_hint(application: Recording, path: str, hint: str | None) -> None:
+def test_a_path_without_a_route_has_a_hint(application: Recording, path: str, hint: str) -> None:
     status, headers, _ = call(application, path)
     assert (status, headers.get("Trident-Hint")) == ("404 Not Found", hint)
 

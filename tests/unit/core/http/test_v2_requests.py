@@ -182,6 +182,24 @@ def test_a_byte_order_mark_is_ignored_as_by_triton(padding: bytes) -> None:
         decode(b"\xef\xbb\xbf" + text)
 
 
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        (b"{'inputs': []}", "json.dumps writes JSON"),
+        (json.dumps({"inputs": [tensor(data="[1 2]")]}).encode(), "must be a list: array.tolist() makes one"),
+        (
+            json.dumps({"inputs": [tensor()], "outputs": ["OUT"]}).encode(),
+            """a list of objects such as {"name":"NAME"}""",
+        ),
+        (json.dumps({"inputs": [tensor()], "parameters": []}).encode(), "'parameters' must be an object"),
+    ],
+)
+def test_bodies_of_another_form_have_a_hint(body: bytes, hint: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode(body)
+    assert hint in (caught.value.hint or "")
+
+
 def in_region(**parameters: Any) -> dict[str, Any]:
     item = tensor(parameters={"shared_memory_region": "r"} | parameters)
     del item["data"]

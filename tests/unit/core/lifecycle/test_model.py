@@ -463,7 +463,12 @@ def test_unknown_models_are_unavailable_until_the_repositories_are_read() -> Non
 
 
 @pytest.mark.parametrize(
-    ("asked", "hint"), [("iriss", "did you mean 'iris'?"), ("resnet", "the repository index lists the models")]
+    ("asked", "hint"),
+    [
+        ("iriss", "did you mean 'iris'?"),
+        ("IRIS", "did you mean 'iris'?"),
+        ("resnet", "the repository index lists the models"),
+    ],
 )
 def test_unknown_model_hint_suggests_a_similar_name(asked: str, hint: str) -> None:
     with pytest.raises(ModelNotFound) as caught:
