@@ -65,19 +65,14 @@ def model_row(line: VersionOverview) -> ModelRow:
 
 
 def log_models(rows: Sequence[ModelRow]) -> None:
-    log_table(_log, "models", models_table(rows))
-
-
-def models_table(rows: Iterable[ModelRow], width: int | None = None) -> str:
-    """The models, and below them why some do not serve: their reasons would be the widest column."""
-    shown = list(rows)
-    width = console.width() if width is None else width
-    lines = [table(("Model", "Version", "State", "Device", "Execution provider"), [row[:5] for row in shown], width)]
-    for row in shown:
+    """Log the models, and below them why some do not serve: their reasons would be the widest column."""
+    width = console.width()
+    lines = [table(("Model", "Version", "State", "Device", "Execution provider"), [row[:5] for row in rows], width)]
+    for row in rows:
         for index, line in enumerate(_lines(row.reason) if row.reason else ()):
             start = f"| {escaped(row.model)} {row.version}".rstrip() + ": " if not index else "|   "
             lines += textwrap.wrap(line, width, initial_indent=start, subsequent_indent="|   ", break_on_hyphens=False)
-    return "\n".join(lines)
+    log_table(_log, "models", "\n".join(lines))
 
 
 def log_services(settings: ServerSettings) -> None:

@@ -68,20 +68,17 @@ class Server:
             write_no_bytecode()
         self._running: InferenceEngine | None = make_engine(engine_options(self._settings), makers=makers)
         try:
-            self._start(self._running)
+            self._running.start()
+            while not self._running.wait_loaded(timeout_s=1):
+                pass
+            failure = start_failure(self._settings, self._running.phase(), ())
+            if failure:
+                raise ModelLoadFailed(
+                    failure.partition(" - ")[2], hint="exit_on_error=False serves the models that can be loaded"
+                )
         except BaseException:
             self.close(timeout_s=0)
             raise
-
-    def _start(self, engine: InferenceEngine) -> None:
-        engine.start()
-        while not engine.wait_loaded(timeout_s=1):
-            pass
-        failure = start_failure(self._settings, engine.phase(), ())
-        if failure:
-            raise ModelLoadFailed(
-                failure.partition(" - ")[2], hint="exit_on_error=False serves the models that can be loaded"
-            )
 
     def model(self, name: str, version: int = -1) -> Model:
         """The model `name`, in its version -1 for the latest that is ready. It is looked up by each call of it."""

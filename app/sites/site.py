@@ -104,7 +104,8 @@ class Credentials:
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.tokens = _tokens(settings)
+        scope = Scope(settings.auth_token_scope)
+        self.tokens = AuthTokens(settings.auth_token_file, scope) if settings.auth_token_file else None
         self.http_tls = _tls(settings, "http") if settings.allow_http else None
         self.grpc_tls = _tls(settings, "grpc") if settings.allow_grpc else None
         made: tuple[FileContent | None, ...] = (self.tokens, self.http_tls, self.grpc_tls)
@@ -115,12 +116,6 @@ class Credentials:
 
     def close(self) -> None:
         self._files.close()
-
-
-def _tokens(settings: ServerSettings) -> AuthTokens | None:
-    if not settings.auth_token_file:
-        return None
-    return AuthTokens(settings.auth_token_file, Scope(settings.auth_token_scope))
 
 
 def _tls(settings: ServerSettings, port: str) -> ServerTls | None:

@@ -350,19 +350,17 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             elif worker is not None:
                 self._output.pop(pid).end(pid)
                 worker.tmp.close()
-                self._worker_ended(pid, os.waitstatus_to_exitcode(status))
-
-    def _worker_ended(self, pid: int, code: int) -> None:
-        started = self._started.pop(pid)
-        if self._stopping:
-            self._worker_status = self._worker_status or code
-        elif code == EXIT_FAILED:
-            raise HaltServer("the server could not be created", 1)
-        elif code in (self.WORKER_BOOT_ERROR, self.APP_LOAD_ERROR):
-            raise HaltServer("the worker could not start", 1)
-        else:
-            delay = self._restarts.ended(started)
-            log.error("the worker (pid %d) %s and is restarted in %d s", pid, end_text(code), delay)
+                code = os.waitstatus_to_exitcode(status)
+                started = self._started.pop(pid)
+                if self._stopping:
+                    self._worker_status = self._worker_status or code
+                elif code == EXIT_FAILED:
+                    raise HaltServer("the server could not be created", 1)
+                elif code in (self.WORKER_BOOT_ERROR, self.APP_LOAD_ERROR):
+                    raise HaltServer("the worker could not start", 1)
+                else:
+                    delay = self._restarts.ended(started)
+                    log.error("the worker (pid %d) %s and is restarted in %d s", pid, end_text(code), delay)
 
     def stop(self, graceful: bool = True) -> None:
         """Stop once, gracefully or not; signals during the graceful stop are ignored."""
@@ -393,13 +391,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             raise SystemExit(status) from None
         raise SystemExit(exit_status)
 
-    def handle_int(self) -> None:
-        """SIGINT is SIGTERM: one graceful stop."""
-        self.handle_term()
-
-    def handle_hup(self) -> None:
-        """SIGHUP, from a closed terminal: one graceful stop. Under `nohup` the server continues."""
-        self.handle_term()
+    # SIGINT, and SIGHUP from a closed terminal: one graceful stop. Under `nohup` the server continues.
+    handle_int = handle_hup = Arbiter.handle_term
 
     def handle_usr1(self) -> None:
         """SIGUSR1: all processes open the log file again, which was moved away."""

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from trident.app.process.environment import (
@@ -86,7 +85,10 @@ class EngineProcess:
         """Serve until the parent stops it or ends. Returns the exit status."""
         signal.signal(STOP_ENGINE, lambda *_: self._signals.put(STOP_ENGINE))
         signal.signal(END_LOADS, lambda *_: self._signals.put(END_LOADS))
-        _end_with_parent()
+        # Ask the kernel, if it can, to stop this process when the parent ends: sooner than checking the parent's pid.
+        library = ctypes.CDLL(None)
+        if hasattr(library, "prctl"):
+            library.prctl(_PR_SET_PDEATHSIG, STOP_ENGINE)
         keep_freed_memory()
         share_interpreter_lock()
         if self._is_one_of_many:
@@ -112,9 +114,15 @@ class EngineProcess:
         restorations = [Restoration(engine, each) for each in logs]
         for restoration in restorations:
             restoration.repeat(of_models=False)
+        path = self._directory.socket_of(self._place.index)
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(_BACKLOG)
         server = EngineServer(
             self._parts.around(engine),
-            _listen(self._directory.socket_of(self._place.index)),
+            listener,
             # Where there is a pool of engines, the front end that had them make a change notes it.
             on_change=None if self._is_one_of_many or self._settings.multi_model else control_log.note,
             is_restoring=lambda: not self._restored.is_set(),
@@ -195,20 +203,3 @@ class EngineProcess:
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
-
-
-def _listen(path: Path) -> socket.socket:
-    """A new socket, instead of the one of an earlier engine."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    path.chmod(0o600)
-    listener.listen(_BACKLOG)
-    return listener
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel, if it can, to stop this process when the parent ends: sooner than checking the parent's pid."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "prctl"):
-        library.prctl(_PR_SET_PDEATHSIG, STOP_ENGINE)

@@ -416,7 +416,10 @@ class Connections:
                 connection.leave_shared()
         too_many = len(self.open) + others - self._crowded_from
         if too_many > 0:
-            idle = sorted(self._idle(), key=lambda connection: connection.since)
+            idle = sorted(
+                [connection for connection in self.open if connection.stage in _WAITING],
+                key=lambda connection: connection.since,
+            )
             for connection in idle[:too_many]:
                 connection.hang_up()
 
@@ -446,9 +449,6 @@ class Connections:
                 connection.hang_up()
             elif connection.stage in (Stage.STREAM, Stage.SEND):
                 connection.leave()
-
-    def _idle(self) -> list[Connection]:
-        return [connection for connection in self.open if connection.stage in _WAITING]
 
 
 # --- state shared by connections: the coarse clock

@@ -59,7 +59,22 @@ class Bind(NamedTuple):
 def open_listener(address: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     """A listening socket. Raises BindFailed."""
     if address.startswith(_UNIX):
-        return _open_unix(address)
+        # A socket that a server left behind at the path is replaced.
+        path = address.removeprefix(_UNIX)
+        if path.startswith("//"):  # as gRPC's clients may write it: unix:///path
+            path = path[2:]
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            if _is_abandoned(path):
+                os.unlink(path)
+            listener.bind(path)
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE:
+                raise BindFailed(f"Socket '{address}' already in use ") from error
+            raise BindFailed(f"Socket '{address}' cannot be opened: {error}") from error
+        return listener
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(
             address.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -78,25 +93,6 @@ def open_listener(address: str, port: int, *, reuse_port: bool = False) -> socke
         if error.errno == errno.EADDRINUSE:
             raise BindFailed(f"Socket '{address}:{port}' already in use ") from error
         raise BindFailed(f"Socket '{address}:{port}' cannot be opened: {error}") from error
-    return listener
-
-
-def _open_unix(address: str) -> socket.socket:
-    """Replace the socket of an ended server at the path."""
-    path = address.removeprefix(_UNIX)
-    if path.startswith("//"):  # as gRPC's clients may write it: unix:///path
-        path = path[2:]
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if _is_abandoned(path):
-            os.unlink(path)
-        listener.bind(path)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise BindFailed(f"Socket '{address}' already in use ") from error
-        raise BindFailed(f"Socket '{address}' cannot be opened: {error}") from error
     return listener
 
 

@@ -494,7 +494,7 @@ class Http1Service:
         self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", _unknown)
         self.trace_gate: TraceGate = getattr(application, "trace_gate", _SHUT)
         self.end_traces: Callable[[dict[str, Any], Span], None] = getattr(application, "end_traces", _nothing)
-        self.response_heads = ResponseHeads()
+        self.response_heads: ResponseHeads = Memo(512)
         self.heads = RequestHeadParser(
             self.base_environ(),
             max_line=cfg.limit_request_line or 8190,
@@ -609,23 +609,8 @@ class ResponseHead:
             raise ValueError("a response header contains a line break")
 
 
-class ResponseHeads:
-    """Remembers the latest heads, because applications repeat themselves. Hub thread only."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: Memo[tuple[object, ...], ResponseHead] = Memo(512)
-
-    def head_for(self, status: str, headers: Headers) -> ResponseHead:
-        """The head of this status and these headers. Raises ValueError as `ResponseHead` does."""
-        key = (status, *headers)
-        head = self._known.get(key)
-        if head is None:
-            head = ResponseHead(status, headers)
-            if len(headers) <= _KNOWN_HEADERS and len(head.start) <= 1024:
-                self._known[key] = head
-        return head
+# The latest heads by their status and headers, because applications repeat themselves.
+ResponseHeads = Memo[tuple[object, ...], ResponseHead]
 
 
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
@@ -713,7 +698,14 @@ class Response:
                     # Parts that are always ready, and a client that always reads them, would stop the hub.
                     self._transport.let_others_run()
                     turn_ns = perf_counter_ns()
-            self._finish()
+            if not self.started:
+                head = self._head_bytes(0)
+                self.started = True
+                self._send([head])
+            elif self._chunked:
+                self._send([b"0\r\n\r\n"])
+            if self._left and not self._omits_body:
+                self.keep_alive = False  # bytes are missing: only the end of the connection tells the client
         finally:
             close = getattr(parts, "close", None)
             if close is not None:
@@ -749,16 +741,6 @@ class Response:
         if parts:
             self._send(parts)
 
-    def _finish(self) -> None:
-        if not self.started:
-            head = self._head_bytes(0)
-            self.started = True
-            self._send([head])
-        elif self._chunked:
-            self._send([b"0\r\n\r\n"])
-        if self._left and not self._omits_body:
-            self.keep_alive = False  # bytes are missing: only the end of the connection tells the client
-
     def _send(self, parts: list[Buffer]) -> None:
         size = sum(map(size_of, parts))
         self.size += size
@@ -782,7 +764,12 @@ class Response:
 
         Chooses the framing of the body if the application did not declare its length.
         """
-        head = self._heads.head_for(self.status, self._headers)
+        key = (self.status, *self._headers)
+        head = self._heads.get(key)
+        if head is None:
+            head = ResponseHead(self.status, self._headers)
+            if len(self._headers) <= _KNOWN_HEADERS and len(head.start) <= 1024:
+                self._heads[key] = head
         self._omits_body = self._omits_body or head.omits_body
         framing = b""
         if head.upgrades:

@@ -158,7 +158,17 @@ class RequestHeadParser:
         if request is None:
             raise _not_a_request(lines[0])
         environ = self._base_environ.copy()
-        _fill_request(environ, request[1], request[2])
+        method, raw = request[1], request[2]
+        if method == b"CONNECT":
+            raise BadHttp.of(501, "CONNECT is for proxies")
+        target = _TARGET.fullmatch(raw)
+        if target is None or (target[3] is not None and method != b"OPTIONS"):
+            raise BadHttp.of(400, f"the target of the request is neither a path nor a URL but {_shown(raw)}")
+        path = target[1] or target[3] or b"/"
+        environ["REQUEST_METHOD"] = method.decode()
+        environ["RAW_URI"] = raw.decode()
+        environ["PATH_INFO"] = (unquote_to_bytes(path) if b"%" in path else path).decode("latin-1")
+        environ["QUERY_STRING"] = (target[2] or b"").decode()
         environ["SERVER_PROTOCOL"] = "HTTP/1." + request[3].decode()
         _fill_fields(environ, lines)
         found = HttpHead(environ, int(request[3]))
@@ -197,19 +207,6 @@ def _not_a_request(line: bytes) -> BadHttp:
 
 def _shown(part: bytes) -> str:
     return repr(part[:_SHOWN].decode("latin-1"))
-
-
-def _fill_request(environ: dict[str, Any], method: bytes, raw: bytes) -> None:
-    if method == b"CONNECT":
-        raise BadHttp.of(501, "CONNECT is for proxies")
-    target = _TARGET.fullmatch(raw)
-    if target is None or (target[3] is not None and method != b"OPTIONS"):
-        raise BadHttp.of(400, f"the target of the request is neither a path nor a URL but {_shown(raw)}")
-    path = target[1] or target[3] or b"/"
-    environ["REQUEST_METHOD"] = method.decode()
-    environ["RAW_URI"] = raw.decode()
-    environ["PATH_INFO"] = (unquote_to_bytes(path) if b"%" in path else path).decode("latin-1")
-    environ["QUERY_STRING"] = (target[2] or b"").decode()
 
 
 def _fill_fields(environ: dict[str, Any], lines: list[bytes]) -> None:

@@ -84,7 +84,9 @@ class Http2Connection:
         self._unsent: list[Buffer] = []
         self._unsent_size = 0
         self._since = self.idle_since = self._left_shared = now
-        self._ages_at = now + service.longest_life_s()
+        # How long a new connection may live: up to a tenth more or less than the port says, because connections that
+        # began together must not all come back at the same moment, as in gRPC.
+        self._ages_at = now + service.port.max_age_s * uniform(0.9, 1.1)
         self._dies_at = NEVER
         self._discarded = 0
         self._is_draining = False
@@ -263,7 +265,12 @@ class Http2Connection:
     def _sent_all(self) -> None:
         """Continue after the socket has taken everything, or end the connection."""
         if self.stage is Stage.SEND:
-            self._linger()
+            # Wait until the client has read everything: to close a socket with unread bytes would reset the connection,
+            # and what is on its way to the client would be lost.
+            self.stage = Stage.LINGER
+            self._since = self._service.clock.now
+            self._sock.shutdown(socket.SHUT_WR)
+            self._readable.start(self._service.connections.order.add, self._on_readable)
             return
         protocol = self._protocol
         protocol.pump()
@@ -351,14 +358,6 @@ class Http2Connection:
             self._readable.stop()
             self._flush_soon()
 
-    def _linger(self) -> None:
-        """Wait until the client has read everything: to close a socket with unread bytes would reset the connection,
-        and what is on its way to the client would be lost."""
-        self.stage = Stage.LINGER
-        self._since = self._service.clock.now
-        self._sock.shutdown(socket.SHUT_WR)
-        self._readable.start(self._service.connections.order.add, self._on_readable)
-
     def _cancel_all(self, code: Http2Code = Http2Code.NO_ERROR, text: str = "") -> None:
         """Cancel the calls of the streams that are left, with a GOAWAY unless one has said why."""
         try:
@@ -415,11 +414,6 @@ class Http2Service:
         self.behind = memoryview(bytearray(_BEHIND))
         self._loop = gevent.get_hub().loop
         self._due: dict[Http2Connection, None] = {}
-
-    def longest_life_s(self) -> float:
-        """How long a new connection may live: up to a tenth more or less than the port says, because connections that
-        began together must not all come back at the same moment, as in gRPC."""
-        return self.port.max_age_s * uniform(0.9, 1.1)
 
     def flush_soon(self, connection: Http2Connection) -> None:
         """Have `connection` send its output after all other ready work."""

@@ -15,12 +15,13 @@ from gunicorn.config import Config
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
 from tests.unit.core.waiting.hub_thread import until
 from trident.app.worker.connection import LONGEST_LINGER_S, CoarseClock, Connections, Stage
-from trident.app.worker.http1.connection import Http1Connection, Http1Service, Response, ResponseHead, ResponseHeads
+from trident.app.worker.http1.connection import Http1Connection, Http1Service, Response, ResponseHead
 from trident.app.worker.http1.request import HttpHead
 from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.buffers import SILENCE_S, UnfinishedBodies
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, Reply, text_reply
 from trident.core.inference.tensors import Buffer
+from trident.core.memo import Memo
 from trident.core.observability.switches import SWITCHES
 
 
@@ -379,7 +380,7 @@ def answer(
     sink = Sink()
     head = HttpHead({"REQUEST_METHOD": method, "HTTP_CONNECTION": "keep-alive"}, minor_version)
     clock = CoarseClock()
-    response = Response(sink, head, ResponseHeads(), clock)
+    response = Response(sink, head, Memo(512), clock)
     response.run(application, {})
     assert clock.date_end in sink.sent[0]
     return [part.replace(clock.date_end, b"\r\n") for part in sink.sent], response.keep_alive
@@ -417,7 +418,7 @@ def test_a_stream_that_fails_is_closed() -> None:
 
 def test_start_response_may_be_repeated_only_for_an_error() -> None:
     head = HttpHead({"REQUEST_METHOD": "GET"}, 1)
-    response = Response(Sink(), head, ResponseHeads(), CoarseClock())
+    response = Response(Sink(), head, Memo(512), CoarseClock())
     response.start_response("200 OK", [])
     with pytest.raises(AssertionError, match="twice"):
         response.start_response("200 OK", [])
