@@ -139,7 +139,14 @@ def adopt_headers(environ: Environ, request: InferenceRequest) -> None:
     found = {name: _checked(name, environ[key], limit) for key, name, limit in _KEYS if key in environ}
     if found:
         attributes = found.get(CUSTOM_ATTRIBUTES, "")
-        request.parameters = {**_pairs(attributes), **found, **(request.parameters or {})}
+        # The items `key=value`, except keys that have a meaning in the v2 protocol: the client did not mean that.
+        pairs: dict[str, Parameter] = {}
+        for item in attributes.split(","):
+            key, equals, value = item.partition("=")
+            key = key.strip()
+            if equals and key and key not in RESERVED_PARAMETERS and not key.startswith(RESERVED_PREFIX):
+                pairs[key] = value.strip()
+        request.parameters = {**pairs, **found, **(request.parameters or {})}
         session: Session | None = environ.get(SESSION_KEY)
         if session is not None:
             session.join(request, ends=_says_end(attributes))
@@ -174,17 +181,6 @@ def add_timing(times: InferenceTimes, headers: Headers) -> None:
                 headers[index] = (name, f"{value},{text}")
             return
     headers.append((CUSTOM_ATTRIBUTES, text))
-
-
-def _pairs(attributes: str) -> dict[str, Parameter]:
-    """The items `key=value`, except keys that have a meaning in the v2 protocol: the client did not mean that."""
-    pairs: dict[str, Parameter] = {}
-    for item in attributes.split(","):
-        key, equals, value = item.partition("=")
-        key = key.strip()
-        if equals and key and key not in RESERVED_PARAMETERS and not key.startswith(RESERVED_PREFIX):
-            pairs[key] = value.strip()
-    return pairs
 
 
 def _says_end(attributes: str) -> bool:

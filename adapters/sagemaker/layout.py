@@ -14,7 +14,6 @@ from pathlib import Path
 
 from trident.adapters.sagemaker.platform import DEFAULT_MODEL
 from trident.core.config.platforms import is_ensemble
-from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, InvalidRequest
 from trident.core.observability.log import escaped
 from trident.core.repository.config import read_config
@@ -98,7 +97,8 @@ def _only_model(folder: Path, files: Mapping[str, int]) -> str:
     tops = sorted({path.partition("/")[0] for path in files})
     names = []
     for name in tops:
-        own = _below(files, name)
+        prefix = f"{name}/"
+        own = {path.removeprefix(prefix): size for path, size in files.items() if path.startswith(prefix)}
         # Hidden folders of tools, and names that are not UTF-8, are no models.
         has_model_name = name.isprintable() and not name.startswith(".")
         if has_model_name and (can_be_model(own) or folder_shape(own) is not FolderShape.REPOSITORY):
@@ -111,7 +111,8 @@ def _only_model(folder: Path, files: Mapping[str, int]) -> str:
         )
     if len(names) == 1:
         return names[0]
-    ensembles = [name for name in names if _is_ensemble(_config(folder / name))]
+    configs = {name: read_config(ModelDirectory(name, folder / name)) for name in names}
+    ensembles = [name for name, each in configs.items() if is_ensemble(each) or each.HasField("ensemble_scheduling")]
     if len(ensembles) != 1:
         what = f"{len(ensembles)} of them ensembles" if ensembles else "none of them an ensemble"
         raise InvalidRequest(
@@ -119,20 +120,6 @@ def _only_model(folder: Path, files: Mapping[str, int]) -> str:
             hint="an archive holds one model, or one ensemble with the models that it is made of",
         )
     return ensembles[0]
-
-
-def _is_ensemble(config: ModelConfig) -> bool:
-    return is_ensemble(config) or bool(config.HasField("ensemble_scheduling"))
-
-
-def _config(path: Path) -> ModelConfig:
-    return read_config(ModelDirectory(path.name, path))
-
-
-def _below(files: Mapping[str, int], folder: str) -> dict[str, int]:
-    """The files in `folder`, by their paths relative to it."""
-    prefix = f"{folder}/"
-    return {path.removeprefix(prefix): size for path, size in files.items() if path.startswith(prefix)}
 
 
 def _listed(names: list[str]) -> str:
@@ -168,7 +155,7 @@ def read_layout(root: str, default_model: str = "") -> Layout:
         raise ConfigInvalid(
             f"there is no model: {root} is not a directory", hint="the platform unpacks the model's archive there"
         )
-    models = _models(path)
+    models = tuple(sorted(AnyLayoutSource(LocalSource(path.parent), path.name, LocalSource(path)).scan()))
     if not models:
         names = sorted(entry.name for entry in path.iterdir())
         found = f"it holds {', '.join(map(repr, names[:10]))}{' …' if names[10:] else ''}" if names else "it is empty"
@@ -184,8 +171,3 @@ def read_layout(root: str, default_model: str = "") -> Layout:
             hint=f"name the model that /invocations runs: --env {DEFAULT_MODEL}={models[0]}",
         )
     return Layout(models, default_model or models[0])
-
-
-def _models(path: Path) -> tuple[str, ...]:
-    found = AnyLayoutSource(LocalSource(path.parent), path.name, LocalSource(path)).scan()
-    return tuple(sorted(found))

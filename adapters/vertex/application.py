@@ -64,12 +64,6 @@ _PATH = re.compile(r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+(?:/|$))
 _LONGEST_SHOWN = 100
 
 
-def redirect_targets(endpoint: VertexEndpoint, metrics: Route) -> RouteMap:
-    """The routes that a request to the predict route reaches by its header."""
-    limited = [replace(route, view=partial(_infer, endpoint, route.view)) for route in INFERENCE]
-    return RouteMap([metrics, *limited, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
-
-
 def _infer(
     endpoint: VertexEndpoint,
     view: View,
@@ -201,7 +195,11 @@ class VertexApplication(V2Application):
         )
         metrics = metrics_route(metrics_page)
         self._platform_routes = platform_routes(endpoint)
-        self._targets = redirect_targets(endpoint, metrics)
+        # The routes that a request to the predict route reaches by its header.
+        limited = [replace(route, view=partial(_infer, endpoint, route.view)) for route in INFERENCE]
+        self._targets = RouteMap(
+            [metrics, *limited, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)]
+        )
         # In the place of the predict route for a request with the header.
         self._redirect = Route("redirect", (), "", POST, partial(_redirect, self._targets), passes_on=True)
         self._limits = endpoint.limits

@@ -183,7 +183,12 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     else:
         version = endpoint.default_version if version == DEFAULT_TARGET.version else version
         model = endpoint.default_model.find(version)
-    is_stream = wants_stream(environ.get("HTTP_ACCEPT"))
+    accept = environ.get("HTTP_ACCEPT")
+    is_stream = (
+        accept is not None
+        and _EVENT_STREAM in accept
+        and choose(accept, (*JSON.media_types, _EVENT_STREAM)) == _EVENT_STREAM
+    )
     if size_text is not None and not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
     if not is_v2 and kind is PayloadKind.AUTO and model.spec.decoupled and _GENERATION.isdisjoint(model.spec.inputs):
@@ -209,15 +214,6 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
         reply = _predictions(application, environ, model, version, payload, is_stream=is_stream)
     endpoint.limits.check_response(body_size(reply))
     return reply
-
-
-def wants_stream(accept: str | None) -> bool:
-    """True if the client prefers an event stream to one document."""
-    return (
-        accept is not None
-        and _EVENT_STREAM in accept
-        and choose(accept, (*JSON.media_types, _EVENT_STREAM)) == _EVENT_STREAM
-    )
 
 
 def asks_for_stream(body: Buffer) -> bool:
