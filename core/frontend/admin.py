@@ -183,19 +183,15 @@ def wanted_changes(
         if texts is None:
             changes[LEVEL] = None
         elif texts:
-            changes[LEVEL] = _levels(texts)
+            if OFF in texts and len(texts) > 1:
+                raise InvalidRequest("Expect only one trace level 'OFF' is specified")
+            check_names("trace level", texts, (OFF, *LEVELS))
+            changes[LEVEL] = tuple(level for level in LEVELS if level in texts)
     for name in (RATE, COUNT, FREQUENCY):
         if name in wanted:
             given = wanted[name]
             changes[name] = None if given is None else _number(name, as_text(name, given), before_count)
     return changes
-
-
-def _levels(texts: list[str]) -> tuple[str, ...]:
-    if OFF in texts and len(texts) > 1:
-        raise InvalidRequest("Expect only one trace level 'OFF' is specified")
-    check_names("trace level", texts, (OFF, *LEVELS))
-    return tuple(level for level in LEVELS if level in texts)
 
 
 def _number(name: str, text: str, before_count: str) -> int:
@@ -306,7 +302,7 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
             "success": _duration(success, statistics.request_ns),
             "fail": _duration(sum(statistics.request_failures.values()), statistics.failure_ns),
             "queue": _duration(success, statistics.queue_ns),
-            **_compute(statistics.executed_count, statistics),
+            **_compute(statistics.request_success - statistics.cache_hit_count, statistics),
             "cache_hit": _duration(statistics.cache_hit_count, statistics.cache_hit_ns),
             "cache_miss": _duration(statistics.cache_miss_count, statistics.cache_miss_ns),
         },
@@ -432,7 +428,12 @@ class LoadReports:
         pending = sum([each.statistics.pending for each in self._snapshot.models])
         named = {"pending_requests": pending, **cache_figures(model, self._snapshot.custom)}
         if form == "bin":
-            return _BINARY, b64encode(_message(figures, named)).decode()
+            parts = [_double(_FIELDS[name], value) for name, value in figures.items()]
+            for name, value in named.items():
+                key = name.encode()
+                entry = bytes((1 << 3 | 2, len(key))) + key + _double(2, value)
+                parts.append(bytes((_NAMED << 3 | 2, len(entry))) + entry)
+            return _BINARY, b64encode(b"".join(parts)).decode()
         if form == "json":
             return _HEADER, f"JSON {orjson.dumps({**figures, 'named_metrics': named}).decode()}"
         every = {**figures, **{f"named_metrics.{name}": value for name, value in named.items()}}
@@ -487,16 +488,6 @@ def cache_figures(model: str, families: Iterable[CustomFamilyMetrics]) -> Figure
     if used is None or tokens is None or not most:
         return {}
     return {"kv_cache_utilization": used / most, "max_token_capacity": int(most * tokens)}
-
-
-def _message(figures: Figures, named: Figures) -> bytes:
-    """An OrcaLoadReport in the wire format of protobuf: doubles, and a map whose entries are messages."""
-    parts = [_double(_FIELDS[name], value) for name, value in figures.items()]
-    for name, value in named.items():
-        key = name.encode()
-        entry = bytes((1 << 3 | 2, len(key))) + key + _double(2, value)
-        parts.append(bytes((_NAMED << 3 | 2, len(entry))) + entry)
-    return b"".join(parts)
 
 
 def _double(number: int, value: float) -> bytes:

@@ -263,7 +263,8 @@ class ResponseStream:
         self.acknowledge()
         if self._has_ended:
             return []
-        response: InferenceResponse | None = self._wait()
+        while (response := self._mailbox.get(self._look_seconds)) is None:
+            self.is_given_up()
         size = 0
         responses: list[InferenceResponse] = []
         while response is not None:
@@ -308,11 +309,6 @@ class ResponseStream:
         self.respond(InferenceResponse.failed(self._request, failure, Origin.CANCELLED))
         pending.cancel(cause)
         return True
-
-    def _wait(self) -> InferenceResponse:
-        while (response := self._mailbox.get(self._look_seconds)) is None:
-            self.is_given_up()
-        return response
 
     def _end(self) -> None:
         self._has_ended = True

@@ -102,7 +102,18 @@ class InferCall(UnaryCall):
                 if self.ended:  # the client has gone
                     end_trace(self.front_end.engine, response.trace, GRPC, (self.opened_ns, self._read_ns))
             if not self.ended:
-                self._answer(response, decoded)
+                if SWITCHES.access:
+                    self.response = response
+                self.request_id = response.id
+                if response.error is not None:
+                    response.error.model = response.model_name
+                    self.fail(response.error)
+                elif self.head.load_format:
+                    self.spawn(self._answer_with_load, response, decoded)
+                elif self._is_slow:
+                    self.spawn(self._answer_elsewhere, response, decoded)
+                else:
+                    self._encode(response, decoded)
         except Exception as error:
             self.fail(error)
         finally:
@@ -113,20 +124,6 @@ class InferCall(UnaryCall):
         if self._trace:
             sent = (self._answered_ns, monotonic_ns())
             end_trace(self.front_end.engine, self._trace, GRPC, (self.opened_ns, self._read_ns), sent)
-
-    def _answer(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
-        if SWITCHES.access:
-            self.response = response
-        self.request_id = response.id
-        if response.error is not None:
-            response.error.model = response.model_name
-            self.fail(response.error)
-        elif self.head.load_format:
-            self.spawn(self._answer_with_load, response, decoded)
-        elif self._is_slow:
-            self.spawn(self._answer_elsewhere, response, decoded)
-        else:
-            self._encode(response, decoded)
 
     def _encode(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
         parts, size = encode_response(response, decoded.plan, decoded.model.spec)

@@ -125,7 +125,13 @@ class MessageDecoder:
         request = InferenceRequest(name, [], model_version=version, id=parsed.id)
         empty_final = read_parameters(parsed.parameters, request, PARAMETERS)
         own = request.parameters
-        _check_names(parsed, request)
+        # First of all, whatever else is wrong with them.
+        for kind, listed in (("input", parsed.inputs), ("output", parsed.outputs)):
+            names: set[str] = set()
+            for each in listed:
+                if each.name in names:
+                    raise InvalidRequest(f"{request.log_prefix}{kind} '{each.name}' already exists in request")
+                names.add(each.name)
         if forwarded:
             request.parameters = None if own is None else own.copy()
             for header, value in forwarded:
@@ -139,16 +145,6 @@ class MessageDecoder:
         elif head is not None:
             self._templates.learn(head, request, own, list(map(len, tensors)), plan)
         return DecodedRequest(model, request, plan)
-
-
-def _check_names(parsed: ModelInferRequest, request: InferenceRequest) -> None:
-    """Raise InvalidRequest for an input or output that is there twice, whatever else is wrong with them."""
-    for kind, tensors in (("input", parsed.inputs), ("output", parsed.outputs)):
-        names: set[str] = set()
-        for tensor in tensors:
-            if tensor.name in names:
-                raise InvalidRequest(f"{request.log_prefix}{kind} '{tensor.name}' already exists in request")
-            names.add(tensor.name)
 
 
 def request_id(message: Buffer) -> str:
@@ -236,24 +232,18 @@ def array_of_contents(contents: InferTensorContents, datatype: str, name: str, m
         if own == "BYTES":
             array = bytes_array(elements, (len(elements),))
         elif own in _COPIED:
-            array = _written(contents, BY_NAME[own].dtype, len(elements))
+            # The elements of the first field that has any, whose wire format is that of the array. Protobuf gives its
+            # elements one by one, but it writes a field of 600 KB in 50 us.
+            content = contents.SerializeToString()
+            size, start = read_length(content, 1)
+            field = content[start : start + size]  # a copy, which is aligned
+            array = np.frombuffer(field, BY_NAME[own].dtype, len(elements))
         else:
             wide = np.fromiter(elements, BY_NAME[own].dtype, len(elements))
             array = wide.astype(BY_NAME[given].dtype, copy=False)
             if given != own and not np.array_equal(array, wide):
                 at = int(np.argmax(array != wide))
                 raise InvalidRequest(f"{where}: element {at} is {wide[at]}, which {datatype} cannot hold")
-    return array
-
-
-def _written(contents: InferTensorContents, dtype: np.dtype[Any], count: int) -> Array:
-    """The elements of the first field that has any, whose wire format is that of the array.
-
-    Protobuf gives its elements one by one, but it writes a field of 600 KB in 50 us.
-    """
-    content = contents.SerializeToString()
-    size, start = read_length(content, 1)
-    array: Array = np.frombuffer(content[start : start + size], dtype, count)  # a copy, which is aligned
     return array
 
 

@@ -87,7 +87,13 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
         text = str(template.render(**values))
     except Exception as error:  # whatever a template raises
         raise InvalidRequest(f"the chat template of model '{model}' refuses the messages: {error}") from error
-    return _until_continued(model, text, last) if continues else text
+    if not continues:
+        return text
+    # Up to the end of the last message, which is continued. Templates may strip its space.
+    end = text.rfind(_CONTINUED.strip())
+    if end < 0 or last.strip() not in text:
+        raise InvalidRequest(f"the chat template of model '{model}' does not end with the last message as it is")
+    return text[:end] if text[end:].startswith(_CONTINUED) else text[:end].rstrip()
 
 
 def chosen_template(model: str, parameters: Mapping[str, str], body: Mapping[str, Any]) -> str:
@@ -114,14 +120,6 @@ def _marked(message: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         raise InvalidRequest("'continue_final_message' is true, and the last message has no text")
     text = content[-1]["text"]
     return {**message, "content": [*content[:-1], {**content[-1], "text": text + _CONTINUED}]}, text
-
-
-def _until_continued(model: str, text: str, last: str) -> str:
-    """`text` up to the end of the `last` message, which is continued. Templates may strip its space."""
-    end = text.rfind(_CONTINUED.strip())
-    if end < 0 or last.strip() not in text:
-        raise InvalidRequest(f"the chat template of model '{model}' does not end with the last message as it is")
-    return text[:end] if text[end:].startswith(_CONTINUED) else text[:end].rstrip()
 
 
 def _message(message: Mapping[str, Any], at: int, takes_parts: bool) -> dict[str, Any]:

@@ -226,7 +226,9 @@ class Account:
 
     def add(self, response: InferenceResponse, logprobs: Logprobs | None) -> str:
         """Note a response, and add to `logprobs`. Returns its text."""
-        text = _text_of(response, self._output)
+        arrays = [each.array for each in response.outputs if each.name == self._output]
+        elements = [element for array in arrays for element in array.ravel().tolist()]
+        text = b"".join(elements).decode("utf-8", "replace")
         reason = _scalar(response, "finish_reason")
         if isinstance(reason, bytes) and reason not in (b"", b"None"):
             self.finish_reason = reason.decode("utf-8", "replace")
@@ -308,14 +310,25 @@ def completed(
     tools: Tools | None = None
     prompts: Sequence[str | list[int]]
     if form.is_chat:
-        prompt, tools, has_template = _prompt_of_chat(front_end, model.spec, body)
+        config = front_end.bridge.run(front_end.engine.model_config(model.spec.name).parse)
+        parameters = {key: value.string_value for key, value in config.parameters.items()}
+        prompt = str(front_end.bridge.run(chat_prompt, model.spec.name, parameters, body))
+        template = chosen_template(model.spec.name, parameters, body)
+        tools = tools_of(body, template, can_guide=model.spec.backend == GENAI)
+        has_template = any(each.startswith("chat_template") for each in parameters)
         prompts = [prompt]
         if has_template and model.spec.backend == GENAI and body.get("add_special_tokens") is None:
             body = {**body, "add_special_tokens": False}  # the template writes them
         if tools is not None and model.spec.backend == GENAI:
             body = _guided_by(tools, body)
     else:
-        prompts = _prompts(body)
+        given: Any = body.get("prompt")
+        prompts = given if isinstance(given, list) and given and type(given[0]) is not int else [given]
+        for each in prompts:
+            if not isinstance(each, str) and not (
+                isinstance(each, list) and each and all(type(id) is int for id in each)
+            ):
+                raise InvalidRequest("'prompt' must be a text or a list of token ids, or a list of these")
     n = choices_of_each(body, prompts)
     logprobs = _logprobs(body)
     if logprobs is not None and "logprobs" not in model.spec.outputs:
@@ -656,36 +669,6 @@ def _tensor(spec: ModelSpec, declared: InputSpec, value: Any) -> InputTensor:
     return InputTensor(declared.name, datatype.name, shape, array)
 
 
-def _text_of(response: InferenceResponse, output: str) -> str:
-    arrays = [each.array for each in response.outputs if each.name == output]
-    elements = [element for array in arrays for element in array.ravel().tolist()]
-    return b"".join(elements).decode("utf-8", "replace")
-
-
 def _scalar(response: InferenceResponse, name: str) -> Any:
     found = [each.array for each in response.outputs if each.name == name]
     return found[0].ravel()[0] if found and found[0].size else None
-
-
-# --- prompts
-
-
-def _prompts(body: Mapping[str, Any]) -> list[str | list[int]]:
-    """The prompts: OpenAI's member is one or a list of them, and each a text or token ids. Raises InvalidRequest."""
-    given = body.get("prompt")
-    prompts: list[Any] = given if isinstance(given, list) and given and type(given[0]) is not int else [given]
-    for each in prompts:
-        if not isinstance(each, str) and not (isinstance(each, list) and each and all(type(id) is int for id in each)):
-            raise InvalidRequest("'prompt' must be a text or a list of token ids, or a list of these")
-    return prompts
-
-
-def _prompt_of_chat(
-    front_end: HttpFrontEnd, spec: ModelSpec, body: Mapping[str, Any]
-) -> tuple[str, Tools | None, bool]:
-    """The prompt, the tools that may be called, and whether the model has a template of its own."""
-    config = front_end.bridge.run(front_end.engine.model_config(spec.name).parse)
-    parameters = {key: value.string_value for key, value in config.parameters.items()}
-    prompt = str(front_end.bridge.run(chat_prompt, spec.name, parameters, body))
-    tools = tools_of(body, chosen_template(spec.name, parameters, body), can_guide=spec.backend == GENAI)
-    return prompt, tools, any(name.startswith("chat_template") for name in parameters)

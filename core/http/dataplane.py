@@ -34,7 +34,7 @@ from trident.core.frontend.bridge import P, ResponseStream, ResponseStreams, inf
 from trident.core.frontend.classification import classified
 from trident.core.frontend.compression import deflate
 from trident.core.frontend.dataplane import ResponsePlan, find_model, one_response
-from trident.core.frontend.request import HeaderPattern, client_trace, forward_header
+from trident.core.frontend.request import client_trace, forward_header
 from trident.core.http.body import (
     IDENTITY,
     choose_encoding,
@@ -58,7 +58,7 @@ from trident.core.http.v2_json import json_values
 from trident.core.http.v2_request import decode_request, response_texts
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, Origin
-from trident.core.inference.tensors import Array, Buffer
+from trident.core.inference.tensors import Buffer
 from trident.core.observability.switches import SWITCHES
 
 T = TypeVar("T")
@@ -177,22 +177,16 @@ def complete(front_end: HttpFrontEnd, environ: Environ, request: InferenceReques
         environ[REQUEST_ID_KEY] = request.id
     pattern = front_end.options.header_pattern
     if pattern is not None and forwards:
-        _forward_headers(environ, pattern, request)
-
-
-def _forward_headers(environ: Environ, pattern: HeaderPattern, request: InferenceRequest) -> None:
-    """Make headers whose name matches string parameters, under the name received.
-
-    Our worker keeps the spelling of a name; under another server it is guessed.
-    """
-    received: list[tuple[str, str]] | None = environ.get(RECEIVED_HEADERS_KEY)
-    if received is None:
-        received = [
-            (key[5:].replace("_", "-").lower(), value) for key, value in environ.items() if key.startswith("HTTP_")
-        ]
-    for name, value in received:
-        if pattern.matches(name):
-            forward_header(request, name, value)
+        # As string parameters, under the name received: our worker keeps its spelling; under another server it is
+        # guessed.
+        received: list[tuple[str, str]] | None = environ.get(RECEIVED_HEADERS_KEY)
+        if received is None:
+            received = [
+                (key[5:].replace("_", "-").lower(), value) for key, value in environ.items() if key.startswith("HTTP_")
+            ]
+        for name, value in received:
+            if pattern.matches(name):
+                forward_header(request, name, value)
 
 
 def run(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> InferenceResponse:
@@ -283,7 +277,10 @@ def finish(
     response."""
     add_response_headers(front_end, headers, parameters, times)
     if ACCEPT_ENCODING in environ:
-        parts = _compressed(front_end, environ, parts, headers)
+        encoding = choose_encoding(environ[ACCEPT_ENCODING])
+        if encoding != IDENTITY:
+            headers.append(("Content-Encoding", encoding))
+            parts = [off_hub(front_end, sum(map(len, parts)), deflate, parts, encoding)]
     size = 0
     for part in parts:
         size += len(part)
@@ -308,15 +305,6 @@ def add_load(front_end: HttpFrontEnd, environ: Environ, headers: Headers, model:
         load = front_end.load_reports.field(form, model)
         if load is not None:
             headers.append(load)
-
-
-def _compressed(front_end: HttpFrontEnd, environ: Environ, parts: list[Buffer], headers: Headers) -> list[Buffer]:
-    """The parts in the encoding that the client accepts, which is added to `headers`."""
-    encoding = choose_encoding(environ[ACCEPT_ENCODING])
-    if encoding == IDENTITY:
-        return parts
-    headers.append(("Content-Encoding", encoding))
-    return [off_hub(front_end, sum(map(len, parts)), deflate, parts, encoding)]
 
 
 def off_hub(front_end: HttpFrontEnd, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -386,13 +374,11 @@ def _write(document: dict[str, Any]) -> bytes:
     for entry in document["outputs"]:
         numbers = entry.get("data")
         if isinstance(numbers, np.ndarray) and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
-            entry["data"] = orjson.Fragment(_with_words(numbers))
+            # With words where orjson writes null; `write_lenient` takes ten times as long.
+            words = [_WORDS[repr(number)] for number in numbers[~np.isfinite(numbers)].tolist()]
+            first, *rest = orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
+            entry["data"] = orjson.Fragment(
+                b"".join([first, *[word + part for word, part in zip(words, rest, strict=True)]])
+            )
             has_words = True
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY) if has_words else text
-
-
-def _with_words(numbers: Array) -> bytes:
-    """The text of numbers with words where orjson writes null; `write_lenient` takes ten times as long."""
-    words = [_WORDS[repr(number)] for number in numbers[~np.isfinite(numbers)].tolist()]
-    first, *rest = orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY).split(b"null")
-    return b"".join([first, *[word + part for word, part in zip(words, rest, strict=True)]])

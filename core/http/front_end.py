@@ -114,7 +114,11 @@ class HttpFrontEnd:
 
     def add_timing(self, times: InferenceTimes, headers: Headers) -> None:
         """Add the times of a response to its `headers`."""
-        headers.append((SERVER_TIMING, server_timing(times)))
+        queue, gather, infer, split, batch_size, close_reason = times
+        text = _TEXT % (queue / _NS, gather / _NS, infer / _NS, split / _NS, batch_size)
+        if close_reason is not None:
+            text = f'{text}, close;desc="{close_reason.label}"'
+        headers.append((SERVER_TIMING, text))
 
     def status_of(self, error: Exception) -> int:
         """The status for `error`, which may be of any class."""
@@ -127,13 +131,6 @@ _TEXT = (
     'batch;desc="%d"'
 )
 _NS = 1_000_000
-
-
-def server_timing(times: InferenceTimes) -> str:
-    """The value of the header."""
-    queue, gather, infer, split, batch_size, close_reason = times
-    text = _TEXT % (queue / _NS, gather / _NS, infer / _NS, split / _NS, batch_size)
-    return text if close_reason is None else f'{text}, close;desc="{close_reason.label}"'
 
 
 # The notes are entries of the request's environ. An inference that succeeds is noted only if the engine notes times,

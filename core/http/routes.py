@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from trident.core.http import admin, completions, text_generation, text_routes
 from trident.core.http.dataplane import infer
@@ -78,8 +79,8 @@ ROUTES: tuple[Route, ...] = (
     Route("stream", of_model("/stream"), "inference", GET, stream),
     Route("embeddings", ("/v1/embeddings",), "inference", POST, text_routes.embeddings, openai_errors=True),
     Route("embeddings_of_infinity", ("/embeddings",), "inference", POST, text_routes.embeddings, openai_errors=True),
-    Route("v1_embed", ("/v1/embed",), "inference", POST, text_routes.embed_of_cohere),
-    Route("v2_embed", ("/v2/embed",), "inference", POST, text_routes.embed_of_cohere_2),
+    Route("v1_embed", ("/v1/embed",), "inference", POST, partial(text_routes.embed_of_cohere, version="1")),
+    Route("v2_embed", ("/v2/embed",), "inference", POST, partial(text_routes.embed_of_cohere, version="2")),
     Route("completions", ("/v1/completions",), "inference", POST, completions.completions, openai_errors=True),
     Route(
         "chat_completions",
@@ -99,8 +100,15 @@ ROUTES: tuple[Route, ...] = (
         POST,
         predict,
     ),
-    Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents, openai_errors=True),
-    Route("v2_rerank", ("/v2/rerank",), "inference", POST, text_routes.rerank_documents_of_cohere),
+    Route(
+        "v1_rerank",
+        ("/v1/rerank",),
+        "inference",
+        POST,
+        partial(text_routes.rerank_documents, with_documents=True),
+        openai_errors=True,
+    ),
+    Route("v2_rerank", ("/v2/rerank",), "inference", POST, partial(text_routes.rerank_documents, with_documents=False)),
     Route("text_root", ("/",), "inference", BOTH, text_generation.at_the_root, refusal_mime=TEXT, open_get=True),
     Route("text_generate", ("/generate",), "inference", POST, text_generation.generate),
     Route("text_generate_stream", ("/generate_stream",), "inference", POST, text_generation.generate_stream),

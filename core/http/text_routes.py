@@ -105,14 +105,10 @@ def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
     return json_reply({"object": "list", "data": data, "models": sorted(known)})
 
 
-def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /v1/rerank`: documents in the order of their relevance for a query."""
-    return _documents_ranked(front_end, environ, read_object(front_end, environ), with_documents=True)
-
-
-def rerank_documents_of_cohere(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """`POST /v2/rerank`: the same without the documents, unless they are asked for."""
-    return _documents_ranked(front_end, environ, read_object(front_end, environ), with_documents=False)
+def rerank_documents(front_end: HttpFrontEnd, environ: Environ, *, with_documents: bool) -> Reply:
+    """`POST /v1/rerank`: documents in the order of their relevance for a query. Cohere's `/v2/rerank` leaves the
+    documents out, unless they are asked for."""
+    return _documents_ranked(front_end, environ, read_object(front_end, environ), with_documents=with_documents)
 
 
 def _documents_ranked(front_end: HttpFrontEnd, environ: Environ, body: dict[str, Any], with_documents: bool) -> Reply:
@@ -134,17 +130,9 @@ def _documents_ranked(front_end: HttpFrontEnd, environ: Environ, body: dict[str,
     )
 
 
-def embed_of_cohere(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """Cohere's `POST /v1/embed`: the vectors of `texts`, or with `embedding_types` several forms of them by name."""
-    return _embedded_as(front_end, environ, "1")
-
-
-def embed_of_cohere_2(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """Cohere's `POST /v2/embed`: the vectors of `texts` in the forms `embedding_types`, by name."""
-    return _embedded_as(front_end, environ, "2")
-
-
-def _embedded_as(front_end: HttpFrontEnd, environ: Environ, version: str) -> Reply:
+def embed_of_cohere(front_end: HttpFrontEnd, environ: Environ, *, version: str) -> Reply:
+    """Cohere's `POST /v1/embed`: the vectors of `texts`, or with `embedding_types` several forms of them by name, as
+    always with `/v2/embed`."""
     body = read_object(front_end, environ)
     _refuse_unknown(body, MEMBERS[f"/v{version}/embed"])
     texts = _strings(_list(body, "texts"), "texts")

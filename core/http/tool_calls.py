@@ -210,7 +210,13 @@ def _calls(text: str, form: CallForm, names: tuple[str, ...]) -> list[tuple[str,
         return _named(text, names)
     listed = _listed(text)
     if form is CallForm.LLAMA and not listed:
-        return _of_python(text, names)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # of escapes that Python does not know
+                parsed = ast.parse(text, mode="eval").body
+            calls = parsed.elts if isinstance(parsed, ast.List) else [parsed]
+            return [_of_call(call, names) for call in calls]
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            return []
     found = [_name_and_arguments(each, names) for each in listed]
     return [] if None in found else [each for each in found if each is not None]
 
@@ -230,17 +236,6 @@ def _named(text: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
         found.append((name, orjson.dumps(arguments).decode()))
         at = len(text) - len(text[at:].lstrip())
     return found
-
-
-def _of_python(text: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The calls in a list of Python's calls, or in one of a method `call`, whose arguments are named constants."""
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes that Python does not know
-            parsed = ast.parse(text, mode="eval").body
-        calls = parsed.elts if isinstance(parsed, ast.List) else [parsed]
-        return [_of_call(call, names) for call in calls]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return []
 
 
 def _of_call(call: ast.expr, names: tuple[str, ...]) -> tuple[str, str]:

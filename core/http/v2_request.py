@@ -223,7 +223,11 @@ def _read_inputs(
         offset = end
     if offset != len(rest):
         raise InvalidRequest(f"unexpected additional input data for model '{spec.name}'")
-    return _packed(inputs) if packs and inputs else inputs
+    if not (packs and inputs):
+        return inputs
+    # Small arrays as one run of bytes cost less from here on than an array for each of them.
+    described = [(each.name, each.datatype, each.shape, each.data.nbytes) for each in inputs]
+    return PackedInputs(layout_of(described), memoryview(b"".join([each.data.tobytes() for each in inputs])))
 
 
 def _input_hint(item: Any, spec: ModelSpec) -> str:
@@ -239,12 +243,6 @@ def _input_hint(item: Any, spec: ModelSpec) -> str:
     content = '"data":[...]' if is_in_json else '"parameters":{"binary_data_size":...}'
     text = f'{{"name":"{expected.name}","datatype":"{expected.datatype.name}","shape":[{shape}],{content}}}'
     return f"'inputs' is a list of objects such as {text}"
-
-
-def _packed(inputs: list[InputTensor]) -> PackedInputs:
-    """Small arrays as one run of bytes, which costs less on the rest of the way than an array for each of them."""
-    described = [(each.name, each.datatype, each.shape, each.data.nbytes) for each in inputs]
-    return PackedInputs(layout_of(described), memoryview(b"".join([each.data.tobytes() for each in inputs])))
 
 
 def _source_parameters(item: Any) -> dict[str, Any]:
@@ -346,7 +344,13 @@ def _read_outputs(
         if type(parameters) is not dict:
             raise unable("parameters", _NON_OBJECT)
         if "shared_memory_region" in parameters:
-            _check_placed(parameters)
+            # An output in shared memory has no other form than its bytes.
+            binary = parameters.get("binary_data", False)
+            if type(binary) is not bool:
+                raise InvalidRequest(f"Unable to set 'binary_data': {NON_BOOLEAN}")
+            for field, value in (("classification", "classification" in parameters), ("binary_data", binary)):
+                if value:
+                    raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")
         if type(item) is not dict or "name" not in item:
             error = _missing("name")
             error.hint = '\'outputs\' is a list of objects such as {"name":"NAME"}'
@@ -362,16 +366,6 @@ def _read_outputs(
             regions[name] = place
         listed[name] = (boolean("binary_data", parameters.get("binary_data", False)), classes)
     return listed
-
-
-def _check_placed(parameters: dict[str, Any]) -> None:
-    """Raise InvalidRequest for an output in shared memory in another form than its bytes."""
-    binary = parameters.get("binary_data", False)
-    if type(binary) is not bool:
-        raise InvalidRequest(f"Unable to set 'binary_data': {NON_BOOLEAN}")
-    for field, value in (("classification", "classification" in parameters), ("binary_data", binary)):
-        if value:
-            raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")
 
 
 # --- raw tensor bytes without JSON -----------------------------------------------------------------------------------
@@ -501,14 +495,18 @@ class ResponseText:
                 return None
             if is_binary:
                 entry["parameters"] = {"binary_data_size": end - start}
-                binary.append((start, end))
+                # In as few runs as possible, without empty ones.
+                if binary and binary[-1][1] == start:
+                    binary[-1] = (binary[-1][0], end)
+                elif start < end:
+                    binary.append((start, end))
             text += (b"," if index else b"") + orjson.dumps(entry)[:-1]
             if not is_binary:
                 segments.append(text + b',"data":')
                 numbers.append((Struct(f"<{count}{NUMBER_CODES[datatype]}"), start))
                 text = b""
             text += b"}"
-        return ResponseText([*segments, text + b"]}"], numbers, _joined(binary))
+        return ResponseText([*segments, text + b"]}"], numbers, binary)
 
     def write(self, request_id: str, content: memoryview) -> list[Buffer] | None:
         """The parts of a body; None for a number that JSON cannot express."""
@@ -526,17 +524,6 @@ class ResponseText:
         if request_id:
             text = b'{"id":%b,%b' % (orjson.dumps(request_id), text[1:])
         return [text, *[content[start:end] for start, end in self._binary]]
-
-
-def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same bytes in as few runs as possible, without empty runs."""
-    joined: list[tuple[int, int]] = []
-    for start, end in runs:
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], end)
-        elif start < end:
-            joined.append((start, end))
-    return joined
 
 
 response_texts: Final = ResponseTexts()

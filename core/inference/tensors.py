@@ -126,11 +126,10 @@ def pack_bytes(elements: Iterable[bytes]) -> Buffer:
             blocks.append(b"".join(parts))
             parts.clear()
     last = b"".join(parts)
-    return _gathered([*blocks, last]) if blocks else last
-
-
-def _gathered(blocks: list[bytes]) -> memoryview:
-    """The blocks one after the other. A join would hold the interpreter for all of them."""
+    if not blocks:
+        return last
+    blocks.append(last)
+    # A join would hold the interpreter for all blocks.
     whole = np.empty(sum(map(len, blocks)), np.uint8).data
     at = 0
     for block in blocks:

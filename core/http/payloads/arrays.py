@@ -184,7 +184,12 @@ def decode_npz(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
         raise InvalidRequest(f"{_NO_ARCHIVE}: its directory is larger than {_LARGEST_DIRECTORY} bytes")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = _members(archive)
+            members: dict[str, zipfile.ZipInfo] = {}
+            for member in archive.infolist():
+                name = member.filename.removesuffix(_SUFFIX)
+                if name in members:
+                    raise InvalidRequest(f"the archive has the array '{name[:60]}' twice")
+                members[name] = member
             sparse = members.keys() >= _COMMON and spec.inputs.keys().isdisjoint(members)
             if sparse:
                 expected = single_input(spec, "a sparse matrix")
@@ -217,17 +222,6 @@ def encode_npz(columns: list[OutputColumn]) -> bytes:
             member = zipfile.ZipInfo(column.name + _SUFFIX)
             archive.writestr(member, write_npy(storable(column, "application/x-npz")))
     return file.getvalue()
-
-
-def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The members by array name."""
-    members: dict[str, zipfile.ZipInfo] = {}
-    for member in archive.infolist():
-        name = member.filename.removesuffix(_SUFFIX)
-        if name in members:
-            raise InvalidRequest(f"the archive has the array '{name[:60]}' twice")
-        members[name] = member
-    return members
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:

@@ -122,7 +122,17 @@ def _loaded(text: bytes) -> Array | None:
 
 
 def _from_fields(text: bytes, signature: InstanceSignature) -> dict[str, Array]:
-    rows = _rows(text)
+    # Decoding as Latin-1 keeps each byte, whatever the encoding of the text is.
+    lines = csv.reader(io.StringIO(text.decode("latin-1"), newline=""), strict=True)
+    rows: list[_Row] = []
+    try:
+        for row in lines:
+            if row:
+                rows.append(row)
+    except csv.Error as error:
+        raise InvalidRequest(f"{csv_row_name(len(rows))}: {error}") from None
+    if not rows:
+        raise InvalidRequest(_NO_ROWS)
     layout = RowLayout(signature, len(rows[0]), csv_row_name(0))
     columns = layout.column_count
     if set(map(len, rows)) != {columns}:
@@ -135,21 +145,6 @@ def _from_fields(text: bytes, signature: InstanceSignature) -> dict[str, Array]:
         reader = _Fields(fields, (len(rows), *block.dims), block.spec, location)
         arrays[block.spec.name] = reader.array()
     return arrays
-
-
-def _rows(text: bytes) -> list[_Row]:
-    """The fields of all rows. Decoding as Latin-1 keeps each byte, whatever the encoding of the text is."""
-    reader = csv.reader(io.StringIO(text.decode("latin-1"), newline=""), strict=True)
-    rows: list[_Row] = []
-    try:
-        for row in reader:
-            if row:
-                rows.append(row)
-    except csv.Error as error:
-        raise InvalidRequest(f"{csv_row_name(len(rows))}: {error}") from None
-    if not rows:
-        raise InvalidRequest(_NO_ROWS)
-    return rows
 
 
 class _Fields:

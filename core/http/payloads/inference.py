@@ -537,16 +537,15 @@ class _Lines:
     def _requests(self, lines: list[bytes]) -> Iterator[InferenceRequest]:
         for index, line in enumerate(lines):
             try:
-                requests, answer = self._read(line)
+                is_v2 = _is_v2(line)
+                media_type = self._type(is_v2)
+                requests, answer = (
+                    self._v2(line, media_type) if is_v2 else self._instances(line, media_type or JSON.media_types[0])
+                )
             except InvalidRequest as error:
                 raise type(error)(f"{line_name(index)}: {error.message}", hint=error.hint) from error
             self._answers.append((len(requests), answer))
             yield from requests
-
-    def _read(self, line: bytes) -> tuple[list[InferenceRequest], Answer]:
-        is_v2 = _is_v2(line)
-        media_type = self._type(is_v2)
-        return self._v2(line, media_type) if is_v2 else self._instances(line, media_type or JSON.media_types[0])
 
     def _type(self, is_v2: bool) -> str | None:
         chosen = self._answer_type(is_v2)

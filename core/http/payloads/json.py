@@ -361,16 +361,12 @@ def _named_columns(rows: list[_Row], spec: ModelSpec, rules: DecodeRules, row_na
             return {name: list(column) for name, column in zip(names, columns, strict=True)}
         except KeyError:
             pass
-    raise _different_names(rows, spec, row_name)
-
-
-def _different_names(rows: list[_Row], spec: ModelSpec, row_name: RowName) -> InvalidRequest:
-    """The error for the first row whose inputs differ from the first row's."""
+    # The first row whose inputs differ from the first row's.
     index = next(i for i, row in enumerate(rows) if row.keys() != rows[0].keys())
     check_names(rows[index], spec, row_name(index))
     name = sorted(rows[index].keys() ^ rows[0].keys())[0]
     having, lacking = (index, 0) if name in rows[index] else (0, index)
-    return InvalidRequest(
+    raise InvalidRequest(
         f"{row_name(index)}: all instances must have the same inputs, but {row_name(having)} has '{name}' and "
         f"{row_name(lacking)} has not"
     )

@@ -252,12 +252,12 @@ def output_columns(responses: Sequence[Outputs], payload: DecodedPayload) -> lis
         if rows != payload.count:
             raise BackendFailed(f"output '{output.name}' has {rows} rows for {payload.count} instances")
         same = len({array.shape[1:] for array in arrays}) == 1
-        columns.append(OutputColumn(output.name, datatype, [_joined(arrays)] if same else arrays))
+        columns.append(
+            OutputColumn(
+                output.name, datatype, [np.concatenate(arrays) if len(arrays) > 1 else arrays[0]] if same else arrays
+            )
+        )
     return columns
-
-
-def _joined(arrays: list[Array]) -> Array:
-    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
 
 
 # Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".
