@@ -92,11 +92,6 @@ class LatencyOptions:
     steps: bool = False
     quantiles: tuple[float, ...] = DEFAULT_QUANTILES
 
-    @property
-    def is_any(self) -> bool:
-        """True if anything is measured."""
-        return self.histograms or self.summaries or self.steps
-
 
 def parse_quantiles(text: str) -> tuple[float, ...]:
     """The quantiles of `<quantile>:<error>,...`, in their order. Raises ValueError for a pair that cannot be.

@@ -359,19 +359,16 @@ class Demand:
                 self._loaded_at.append(registration.loaded_at)
                 self._forget_loads()
                 if registration.waiting:
-                    self._note_cold_start(registration)
+                    waited_s = registration.loaded_at - registration.asked_at
+                    self._cold_starts[bisect_left(COLD_START_BOUNDS, waited_s)] += 1
+                    self._cold_seconds += waited_s
+                    registration.cold_starts += 1
+                    registration.cold_s += waited_s
+                    registration.last_cold_s = waited_s
             registration.is_loading = False
             waiting, registration.waiting = registration.waiting, []
         for then in waiting:
             guarded(then, "the end of a load that a request waited for")
-
-    def _note_cold_start(self, registration: Registration) -> None:
-        waited_s = registration.loaded_at - registration.asked_at
-        self._cold_starts[bisect_left(COLD_START_BOUNDS, waited_s)] += 1
-        self._cold_seconds += waited_s
-        registration.cold_starts += 1
-        registration.cold_s += waited_s
-        registration.last_cold_s = waited_s
 
     def _forget_loads(self) -> None:
         """Keep those of the last minute."""
@@ -502,7 +499,9 @@ class Demand:
         """Return whether nothing uses the model now, or is about to."""
         if self._is_pinned(registration) or registration.is_loading or model.is_busy or model.is_awaited:
             return False
-        if rested_s(registration, model) < _GRACE_S and not _was_asked(registration, model):
+        if rested_s(registration, model) < _GRACE_S and not any(
+            version.statistics.last_inference_ms for version in model.serving.values()
+        ):
             return False
         if any(ensemble.is_awaited for ensemble in self._models.dependents(model.key)):
             return False
@@ -512,7 +511,7 @@ class Demand:
         """Return whether requests wait for the load of the model, or of an ensemble that it is a step of."""
         for each in (model, *self._models.dependents(model.key)):
             registration = self.of(each.key)
-            is_long = any(version.attempt.is_long for version in each.attempts)
+            is_long = any(version.attempt.is_long for version in each.attempted)
             if registration is not None and registration.is_loading and not is_long:
                 return True
         return False
@@ -540,10 +539,6 @@ def rested_s(registration: Registration, model: Model) -> float:
     last_ms = max((version.statistics.last_inference_ms for version in model.serving.values()), default=0)
     since_load = time.monotonic() - registration.loaded_at
     return max(0.0, min(since_load, time.time() - last_ms / 1000) if last_ms else since_load)
-
-
-def _was_asked(registration: Registration, model: Model) -> bool:
-    return any(version.statistics.last_inference_ms for version in model.serving.values())
 
 
 def _worth(registration: Registration, model: Model, held: Need) -> float:

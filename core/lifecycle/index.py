@@ -29,7 +29,14 @@ def repository_index(
     entries: dict[ModelKey, list[IndexEntry]] = {}
     if not ready_only:
         entries = {key: [_without_version(key, problem)] for key, problem in names.items()}
-        entries |= {key: [_registered(key, version) for version in found] for key, found in registered.items() if found}
+        entries |= {
+            key: [
+                IndexEntry(name=key.name, version=version, state=ModelState.UNAVAILABLE, reason=REGISTERED)
+                for version in found
+            ]
+            for key, found in registered.items()
+            if found
+        }
     for model in models:
         versions = [version for _, version in sorted(model.versions.items()) if version.is_ready or not ready_only]
         if model.key in registered:
@@ -43,29 +50,21 @@ def repository_index(
 
 def index_entry(model: Model, version: ModelVersion) -> IndexEntry:
     state = version.state.current
+    # The last thing that went wrong: a problem of the model concerns all of its versions that are not unloaded.
+    own = version.state.reason or version.reload_failure or version.trouble
+    if not own and version.is_ready:
+        own = version.restriction
     return IndexEntry(
         name=model.key.name,
         version=version.version,
         state=state,
-        reason=_reason(model, version),
+        reason=own if own == UNLOADED or state is ModelState.UNLOADING else model.problem or own,
         device_bytes=version.device_bytes,
     )
 
 
-def _registered(key: ModelKey, version: int) -> IndexEntry:
-    return IndexEntry(name=key.name, version=version, state=ModelState.UNAVAILABLE, reason=REGISTERED)
-
-
 def _without_version(key: ModelKey, problem: str) -> IndexEntry:
     return IndexEntry(name=key.name, state=ModelState.UNAVAILABLE if problem else None, reason=problem)
-
-
-def _reason(model: Model, version: ModelVersion) -> str:
-    """The last thing that went wrong: a problem of the model concerns all of its versions that are not unloaded."""
-    own = version.state.reason or version.reload_failure or version.trouble
-    if not own and version.is_ready:
-        own = version.restriction
-    return own if own == UNLOADED or version.state.current is ModelState.UNLOADING else model.problem or own
 
 
 def overview(models: Iterable[Model], active: Mapping[tuple[str, int], Activity]) -> list[VersionOverview]:

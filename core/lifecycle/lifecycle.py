@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +39,7 @@ from trident.core.lifecycle.long_executions import LongExecutions
 from trident.core.lifecycle.model import Model, Unloads, log_in_flight, poll_failure
 from trident.core.lifecycle.models import Loads, Models, find_steps
 from trident.core.lifecycle.options import EngineOptions, Readiness
-from trident.core.lifecycle.polling import Poller, seconds_until_poll
+from trident.core.lifecycle.polling import Poller
 from trident.core.lifecycle.start_progress import StartProgress
 from trident.core.lifecycle.state import (
     LoadCause,
@@ -48,7 +48,7 @@ from trident.core.lifecycle.state import (
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.layouts import FolderShape, SingleModelSource, folder_shape
 from trident.core.repository.override_source import OverrideSource
-from trident.core.repository.sources import NOT_UNIQUE, LocalSource, Located, ModelKey, Repositories, Scan, Source
+from trident.core.repository.sources import NOT_UNIQUE, LocalSource, Located, ModelKey, Repositories, Source
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -96,7 +96,7 @@ class Lifecycle:
         self.loads = Loads(self.models, loader, lambda name: self._repositories.find(name))
         self._long_executions = LongExecutions(
             lambda: {*self.models.versions(), *self._unloads.leaving},
-            lambda: [version for model in self.models.all() for version in model.attempts],
+            lambda: [version for model in self.models.all() for version in model.attempted],
         )
         self._idle_memory = IdleMemory(self._serving, loader.memory, options.gpu_memory_idle_s)
         self.demand: Demand | None = None
@@ -110,7 +110,8 @@ class Lifecycle:
                 options.model_idle_s,
             )
         self._poller: Poller | None = None
-        self._has_repositories = False
+        # True if all repositories could be read at start. If not, no model will ever be loaded.
+        self.has_repositories = False
         # The models of the start that no repository had, until they serve or are unloaded.
         self._unfound: frozenset[str] = frozenset()
         self._exiting = threading.Event()
@@ -121,11 +122,6 @@ class Lifecycle:
         self._long_executions.start()
         self._idle_memory.start()
         self._own_thread.start()
-
-    @property
-    def has_repositories(self) -> bool:
-        """True if all repositories could be read at start. If not, no model will ever be loaded."""
-        return self._has_repositories
 
     def meets_readiness(self) -> bool:
         """Return whether the models are as the rule of the options demands, once the start has ended."""
@@ -306,7 +302,7 @@ class Lifecycle:
             _log.exception("failed to look at the model repositories")
             self._fail_start(f"Internal: {error}")
             return
-        self._has_repositories = True
+        self.has_repositories = True
         self._poller = poller = Poller(
             self._repositories,
             self.models,
@@ -353,7 +349,10 @@ class Lifecycle:
         self.progress.end()
 
     def _until_poll_s(self) -> float:
-        return seconds_until_poll(self._options.poll_secs, self._options.place, time.monotonic())
+        every_s = self._options.poll_secs
+        # Several engines poll at the same moments, so that they change their models together: all processes of a
+        # machine share the monotonic time.
+        return every_s if self._options.place.count == 1 else every_s - time.monotonic() % every_s
 
     def poll(self) -> None:
         """Look at all repositories once. The lifecycle thread calls this in poll mode after the start."""
@@ -375,7 +374,16 @@ class Lifecycle:
                 if self.demand is None:
                     self.progress.fail(name, NOT_UNIQUE)
             if self.demand is not None:
-                return self._register(self.demand, scan, named)
+                began = time.monotonic()
+                for one in scan.models.values():
+                    self.demand.register(one)
+                _log.info("registered %d models in %.1f s", len(scan.models), time.monotonic() - began)
+                for name in set(named) - {key.name for key in scan.models} - {ALL_MODELS}:
+                    self._note_unfound(name, NOT_FOUND)
+                pinned = [one for one in scan.models.values() if one.key.name in named or ALL_MODELS in named]
+                for one in pinned:
+                    self.demand.pin(one.key.name)
+                return pinned
             return list(scan.models.values())
         if ALL_MODELS in named:
             raise InvalidRequest(_ONLY_WILDCARD)
@@ -392,19 +400,6 @@ class Lifecycle:
     def _note_unfound(self, name: str, reason: str) -> None:
         self._unfound |= {name}
         self.progress.fail(name, reason)
-
-    def _register(self, demand: Demand, scan: Scan, named: Sequence[str]) -> list[Located]:
-        """Register all models. Returns those to load at the start, which are pinned."""
-        began = time.monotonic()
-        for one in scan.models.values():
-            demand.register(one)
-        _log.info("registered %d models in %.1f s", len(scan.models), time.monotonic() - began)
-        for name in set(named) - {key.name for key in scan.models} - {ALL_MODELS}:
-            self._note_unfound(name, NOT_FOUND)
-        pinned = [one for one in scan.models.values() if one.key.name in named or ALL_MODELS in named]
-        for one in pinned:
-            demand.pin(one.key.name)
-        return pinned
 
     def _load_at_start(self, located: Located) -> None:
         name = located.key.name
@@ -478,18 +473,15 @@ class LoadThreads:
         while True:
             with self._lock:
                 self._running[is_large] -= 1
-                is_large = self._next(is_large)
+                # Large models alternate with small ones where both wait.
+                may_be_large = bool(self._waiting[True]) and self._may_run(True)
+                is_large = may_be_large and (not is_large or not self._waiting[False])
                 if not self._waiting[is_large]:
                     self._idle.notify_all()
                     return
                 self._running[is_large] += 1
                 work = self._waiting[is_large].popleft()
             guarded(work, "a load")
-
-    def _next(self, was_large: bool) -> bool:
-        """Return True if a large model is next: large and small ones alternate while both wait."""
-        may_be_large = bool(self._waiting[True]) and self._may_run(True)
-        return may_be_large and (not was_large or not self._waiting[False])
 
 
 # --- the load request of a client. Source: docs/spec/repository.md section 1.6, docs/spec/http.md section 8.

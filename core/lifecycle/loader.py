@@ -28,7 +28,7 @@ from trident.core.backends.backend import (
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import Preparation, fill_identity, instance_group_problems, normalize
-from trident.core.config.ensemble import EnsembleStep, ensemble_steps, preserves_response_order
+from trident.core.config.ensemble import PRESERVE_ORDER, EnsembleStep, ensemble_steps
 from trident.core.config.golden import (
     GoldenRequest,
     golden_requests,
@@ -263,7 +263,11 @@ class ModelLoader:
                     fetched.directory, version, signature, preparation, find_steps
                 )
             try:
-                version.gpu_uuid = self._gpu_uuid([instance.placement for instance in instances])
+                devices = {(each.placement.kind, each.placement.device_id) for each in instances}
+                if len(devices) == 1:  # the label of its metrics
+                    ((kind, device_id),) = devices
+                    is_known = kind is DeviceKind.GPU and device_id < len(self._parts.gpu_uuids)
+                    version.gpu_uuid = self._parts.gpu_uuids[device_id] if is_known else None
                 version.attempt.settle()
                 version.serve(model, instances, scheduler, fetched)
             except BaseException:
@@ -300,7 +304,13 @@ class ModelLoader:
             samples = _with_buckets(samples, version.spec)
         instances: list[BackendInstance] = []
         try:
-            version.reservations = self._reservations(version, placed)
+            if self._parts.rate_limiter is None and any(placement.limit.needs for placement in placed):
+                _log.warning(
+                    "model '%s' has a rate_limiter, but the server has none: start it with "
+                    "--rate-limit=execution_count",
+                    version.name,
+                )
+            version.reservations = InstanceReservations(self._parts.rate_limiter)
             context = self._context(version, directory)
             row = row_of(context)
             if isinstance(model, StartingModel):
@@ -375,7 +385,8 @@ class ModelLoader:
             initial_states={} if sequence is None else initial_states(config, sequence.states, directory.path),
             steps=tuple(zip(ensemble_steps(config), version.steps, strict=True)),
             max_in_flight=config.ensemble_scheduling.max_inflight_requests,
-            preserves_order=preserves_response_order(config),
+            # Of a decoupled step, through the later steps and to the client.
+            preserves_order=switch(config, PRESERVE_ORDER, default=True),
             delay_until=self._options.delay_scheduler,
             backlog_delay_until=self._options.backlog_delay_scheduler,
         )
@@ -423,24 +434,6 @@ class ModelLoader:
             version.memory.add(new)
         for device, taken in new.taken.items():
             _log.info("model '%s' version %d took %d bytes of %s", version.name, version.version, taken, device)
-
-    def _reservations(self, version: ModelVersion, placed: Sequence[Placement]) -> InstanceReservations:
-        """Return the instances' reservations of the resources of their executions, if the server has a rate limiter."""
-        if self._parts.rate_limiter is None and any(placement.limit.needs for placement in placed):
-            _log.warning(
-                "model '%s' has a rate_limiter, but the server has none: start it with --rate-limit=execution_count",
-                version.name,
-            )
-        return InstanceReservations(self._parts.rate_limiter)
-
-    def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
-        """The GPU of a version that runs on exactly one device, for the label of its metrics."""
-        devices = {(placement.kind, placement.device_id) for placement in placed}
-        if len(devices) != 1:
-            return None
-        kind, device_id = devices.pop()
-        uuids = self._parts.gpu_uuids
-        return uuids[device_id] if kind is DeviceKind.GPU and device_id < len(uuids) else None
 
     def _configure(
         self, directory: ModelDirectory, prepared: Prepared, version: ModelVersion, preparation: Preparation

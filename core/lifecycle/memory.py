@@ -419,8 +419,26 @@ class MemoryLedger:
                 states = self._read(need)
                 refusal = self._refusal(name, need, states)
                 if refusal is None and self._fits_beside(name, need, states):
-                    return self._begin(Holding(self, name, need, least, known), states)
-                shortage = self._shortage(name, need, states)
+                    holding = Holding(self, name, need, least, known)
+                    if self._loads is None:
+                        self._loads = _Loads({})
+                    # A device counts from when the first load needs it.
+                    self._loads.before = {
+                        **{device: state.used for device, state in states.items()},
+                        **self._loads.before,
+                    }
+                    self._loads.running.append(holding)
+                    if holding.known is None:
+                        self._loads.needs_trim = True
+                    return holding
+                running = [holding.need for holding in self._running]
+                free: dict[str, int] = {}
+                left: dict[str, int] = {}
+                for device, state in states.items():
+                    wanted = need[device] + state.reserve + self._growth(name, device, state)
+                    free[device] = wanted + _sum(device, running) - state.free
+                    left[device] = state.total - wanted
+                shortage = Shortage(free, left)
                 changes = self._changes
             if refusal is not None and not has_reclaimed:
                 self.reclaim()
@@ -438,26 +456,6 @@ class MemoryLedger:
                     patience = time.monotonic() + _PATIENCE_S
                 else:
                     self._changed.wait(_LOOK_EVERY_S if is_worth_a_wait else None)
-
-    def _shortage(self, name: str, need: Need, states: Mapping[str, MemoryReading]) -> Shortage:
-        running = [holding.need for holding in self._running]
-        free: dict[str, int] = {}
-        left: dict[str, int] = {}
-        for device, state in states.items():
-            wanted = need[device] + state.reserve + self._growth(name, device, state)
-            free[device] = wanted + _sum(device, running) - state.free
-            left[device] = state.total - wanted
-        return Shortage(free, left)
-
-    def _begin(self, holding: Holding, states: Mapping[str, MemoryReading]) -> Holding:
-        if self._loads is None:
-            self._loads = _Loads({})
-        # A device counts from when the first load needs it.
-        self._loads.before = {**{device: state.used for device, state in states.items()}, **self._loads.before}
-        self._loads.running.append(holding)
-        if holding.known is None:
-            self._loads.needs_trim = True
-        return holding
 
     def _end(self, holding: Holding, source: Hashable = None) -> None:
         """`source` is None for a load that failed."""
@@ -499,15 +497,12 @@ class MemoryLedger:
             taken = max(0, used - loads.before[device] - (known if device == CPU else 0))
             for source, holding, part in parts:
                 holding.taken[device] = taken * part // sum(p for _, _, p in parts)
-                self._record(source, holding.taken)
-
-    def _record(self, source: Hashable, taken: Need) -> None:
-        if self._first is None:
-            self._first = source
-        self._taken[source] = dict(taken)
-        self._taken.move_to_end(source)
-        while len(self._taken) > _RECORDS_AT_MOST:
-            self._taken.popitem(last=False)
+                if self._first is None:
+                    self._first = source
+                self._taken[source] = dict(holding.taken)
+                self._taken.move_to_end(source)
+                while len(self._taken) > _RECORDS_AT_MOST:
+                    self._taken.popitem(last=False)
 
     def _used(self, devices: Collection[str]) -> dict[str, int]:
         return {device: state.used for device, state in self._read(devices).items()} if devices else {}

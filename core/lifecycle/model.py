@@ -44,10 +44,6 @@ class ReloadPlan:
     drop: tuple[int, ...]
     reconfigure: bool
 
-    @property
-    def changes_nothing(self) -> bool:
-        return not (self.load or self.drop or self.reconfigure)
-
 
 def plan_reload(
     old: Content | None,
@@ -164,7 +160,9 @@ class Unloads:
         left = timeout_s
         log_in_flight(leaving.values(), left)
         while leaving and left > 0:
-            _join(leaving, time.monotonic() + min(left, self._report_s))
+            until = time.monotonic() + min(left, self._report_s)
+            for thread in leaving:
+                thread.join(max(0.0, until - time.monotonic()))
             leaving = {thread: version for thread, version in leaving.items() if thread.is_alive()}
             left = deadline - time.monotonic()
             if any(version.in_flight for version in leaving.values()):
@@ -188,11 +186,6 @@ def log_in_flight(versions: Iterable[ModelVersion], seconds_left: float) -> None
     _log.info("Timeout %d: Found %d model versions that have in-flight inferences", round(seconds_left), len(in_flight))
     for version, count in in_flight:
         _log.info("Model '%s' (version %d) has %d in-flight inferences", version.name, version.version, count)
-
-
-def _join(threads: Iterable[threading.Thread], until: float) -> None:
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
 
 
 _LOOK_EVERY_S = 0.1
@@ -253,7 +246,7 @@ class Model:
         self._changing = threading.Lock()
         self._has_left = False
         # The versions that a load in progress changes, and the files for which it was ended.
-        self._attempted: Sequence[ModelVersion] = ()
+        self.attempted: Sequence[ModelVersion] = ()
         self._newer: Located | None = None
         # Why no load succeeds any more; "" if one may.
         self._stopped_because = ""
@@ -262,13 +255,9 @@ class Model:
     def is_busy(self) -> bool:
         return self._operation.locked()
 
-    @property
-    def attempts(self) -> Sequence[ModelVersion]:
-        return self._attempted
-
     def end_load(self, because: str) -> bool:
         """Let a load in progress fail now. Returns whether there was one. Any thread."""
-        ended = [version.attempt.end(because) for version in self._attempted]
+        ended = [version.attempt.end(because) for version in self.attempted]
         return any(ended)
 
     def stop_loading(self, because: str) -> None:
@@ -278,12 +267,12 @@ class Model:
 
     def load_newer(self, located: Located) -> None:
         """Let a load in progress begin anew with newer files, unless it still fetches its own. Any thread."""
-        if self._failed_files != located.files and any(version.attempt.step for version in self._attempted):
+        if self._failed_files != located.files and any(version.attempt.step for version in self.attempted):
             self._begin_anew(located, "its files have changed")
 
     def load_anew(self, because: str) -> None:
         """Let a load in progress begin anew. Any thread."""
-        if self._attempted and self._loaded is not None:
+        if self.attempted and self._loaded is not None:
             self._begin_anew(self._loaded[0], because)
 
     def _begin_anew(self, located: Located, because: str) -> None:
@@ -355,7 +344,7 @@ class Model:
         """
 
         def end_other() -> None:
-            if self._loaded != (located, override) and any(version.attempt.is_long for version in self._attempted):
+            if self._loaded != (located, override) and any(version.attempt.is_long for version in self.attempted):
                 self.end_load("another load of it was requested")
 
         with self._operating(end_other):
@@ -418,7 +407,7 @@ class Model:
         )
         self._carry_out(plan, prepared, cause)
         self._content = content
-        if not plan.changes_nothing:
+        if plan.load or plan.drop or plan.reconfigure:
             _log.info("successfully loaded '%s'%s", self.key.name, self.origin)
 
     def unload(self, cause: str, problem: str = "") -> None:
@@ -502,13 +491,13 @@ class Model:
         # A new version without an old one is in the index while it loads.
         self.versions = {**self.versions, **{n: v for n, v in fresh.items() if n not in self.serving}}
         self.problem = ""
-        self._attempted = list(fresh.values())
+        self.attempted = list(fresh.values())
         if self._stopped_because:
             self.end_load(self._stopped_because)
         try:
-            self._load_versions(prepared, self._attempted)
+            self._load_versions(prepared, self.attempted)
         finally:
-            self._attempted = ()
+            self.attempted = ()
         failed = [version for version in fresh.values() if not version.is_ready]
         if failed:
             self._keep_what_serves(fresh, failed)
@@ -522,15 +511,15 @@ class Model:
                 model=self.key.name,
             )
         if plan.reconfigure:
-            self._attempted = [v for n, v in self.serving.items() if n in plan.keep]
+            self.attempted = [v for n, v in self.serving.items() if n in plan.keep]
             try:
-                for version in self._attempted:
+                for version in self.attempted:
                     self._loader.change_instances(prepared, version)
             except ServerError as error:
                 self._keep_what_serves(fresh, [])
                 raise self._not_polled(error) from error
             finally:
-                self._attempted = ()
+                self.attempted = ()
         self._swap(fresh, plan, cause)
 
     def _load_versions(self, prepared: Prepared, versions: Sequence[ModelVersion]) -> None:

@@ -515,7 +515,7 @@ class Loads:
             # One that is being loaded for the first time takes up the versions itself; one that serves must not wait.
             is_left_to_its_load = ensemble.is_awaited and not ensemble.serving
             wanted = self._wanted(ensemble) if is_left_to_its_load else None
-            if wanted and any(version.steps and version.steps != wanted for version in ensemble.attempts):
+            if wanted and any(version.steps and version.steps != wanted for version in ensemble.attempted):
                 ensemble.load_anew("a model of its steps has changed")
             if ensemble.key not in above and not is_left_to_its_load and self._is_stale(ensemble):
                 self._reload(ensemble, cause)
@@ -549,7 +549,13 @@ class Loads:
         With `unload_dependents` the models of an ensemble's own steps are unloaded, too, except those that were loaded
         for themselves and those that another ensemble uses. Returns the versions of these and of the model.
         """
-        self._suspend_dependents(model, cause)
+        for ensemble in self._ensembles_on(model, set()):
+            name = model.key.name
+            text = f"Invalid argument: ensemble '{ensemble.key.name}' depends on '{name}' which has no loaded version."
+            if ensemble.serving:
+                ensemble.unload(cause, problem=text)
+            else:
+                ensemble.end_load(text)
         steps, home = self._models.steps_of(model.key), self._models.home(model.key)
         self._models.note_steps(model.key, (), "")
         self._beside.pop(home, None)
@@ -562,15 +568,6 @@ class Loads:
             if not any(ensemble.serving for ensemble in self._models.dependents(used.key)):
                 leaving += self.unload(used, cause, unload_dependents=True)
         return leaving
-
-    def _suspend_dependents(self, model: Model, cause: str) -> None:
-        for ensemble in self._ensembles_on(model, set()):
-            name = model.key.name
-            text = f"Invalid argument: ensemble '{ensemble.key.name}' depends on '{name}' which has no loaded version."
-            if ensemble.serving:
-                ensemble.unload(cause, problem=text)
-            else:
-                ensemble.end_load(text)
 
     def _ensembles_on(self, model: Model, seen: set[ModelKey]) -> Iterator[Model]:
         """The ensembles that need `model`, those that need the most others first."""

@@ -12,19 +12,10 @@ from functools import partial
 
 from trident.core.lifecycle.model import Model
 from trident.core.lifecycle.models import Models
-from trident.core.lifecycle.options import EnginePlace
 from trident.core.lifecycle.state import LoadCause
 from trident.core.repository.sources import Located, ModelKey, Repositories, Scan
 
 _log = logging.getLogger("trident.lifecycle")
-
-
-def seconds_until_poll(every_s: float, place: EnginePlace, now_s: float) -> float:
-    """How long to wait for the next poll. `now_s` is the monotonic time, which all processes of a machine share.
-
-    Several engines poll at the same moments, so that they change their models together.
-    """
-    return every_s if place.count == 1 else every_s - now_s % every_s
 
 
 class Poller:
@@ -71,7 +62,13 @@ class Poller:
             if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
                 self._queue(model, located)
         self._change_loads(scan)
-        self._unload_missing(scan)
+        for model in self._models.all():
+            is_missing = model.key not in scan.models and model.key.name not in scan.duplicates
+            if is_missing and not model.is_busy and model.location not in scan.failures:
+                if model.serving:
+                    _log.info("'%s' is no longer in its repository", model.key.name)
+                    self._unload(model, LoadCause.POLL.value)
+                model.forget()
 
     def poll_loads(self) -> None:
         """Look at all repositories once, while the start still loads models: for those that serve, and for loads."""
@@ -85,7 +82,7 @@ class Poller:
     def _change_loads(self, scan: Scan) -> None:
         """Let loads in progress begin anew with newer files, and end those of models that are gone."""
         for model in self._models.all():
-            if not model.attempts or model.location in scan.failures:
+            if not model.attempted or model.location in scan.failures:
                 continue
             located = scan.models.get(model.key)
             if located is not None:
@@ -115,12 +112,3 @@ class Poller:
             located = self._queued.pop(key, None)
         if located is not None:
             self._load(located)
-
-    def _unload_missing(self, scan: Scan) -> None:
-        for model in self._models.all():
-            is_missing = model.key not in scan.models and model.key.name not in scan.duplicates
-            if is_missing and not model.is_busy and model.location not in scan.failures:
-                if model.serving:
-                    _log.info("'%s' is no longer in its repository", model.key.name)
-                    self._unload(model, LoadCause.POLL.value)
-                model.forget()

@@ -13,17 +13,13 @@ class StartProgress:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._phase = Phase.STARTING
+        self.phase = Phase.STARTING
         self._loading: list[str] = []
         self._done = 0
         self._total = 0
         self._failures: dict[str, str] = {}
         self._listed = threading.Event()
         self._ended = threading.Event()
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
 
     @property
     def has_ended(self) -> bool:
@@ -40,8 +36,8 @@ class StartProgress:
         """STARTING -> LOADING: the start has `total` models."""
         with self._lock:
             self._total = total
-            if self._phase is Phase.STARTING:
-                self._phase = Phase.LOADING
+            if self.phase is Phase.STARTING:
+                self.phase = Phase.LOADING
         self._listed.set()
 
     def begin_model(self, name: str) -> None:
@@ -65,15 +61,15 @@ class StartProgress:
     def end(self) -> None:
         """LOADING -> READY, or FAILED if anything failed."""
         with self._lock:
-            if self._phase is not Phase.EXITING:
-                self._phase = Phase.FAILED if self._failures else Phase.READY
+            if self.phase is not Phase.EXITING:
+                self.phase = Phase.FAILED if self._failures else Phase.READY
         self._listed.set()
         self._ended.set()
 
     def exit(self) -> None:
         """-> EXITING, from any phase."""
         with self._lock:
-            self._phase = Phase.EXITING
+            self.phase = Phase.EXITING
 
     def serving_phase(self, models: Models) -> ServingPhase:
         """The phase in detail.
@@ -84,7 +80,7 @@ class StartProgress:
         That looks at every model, so it is not for a hot path.
         """
         with self._lock:
-            name, loading, failures = self._phase, self._loading[:1], dict(self._failures)
+            name, loading, failures = self.phase, self._loading[:1], dict(self._failures)
             done, total = self._done, self._total
         if self.has_ended:
             # A model that failed at the start may serve by now.

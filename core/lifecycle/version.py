@@ -120,14 +120,14 @@ class ModelVersion:
         self._answers: Callable[[InferenceRequest, int | None], InferenceResponse | None] | None = None
         self._model: BackendModel | None = None
         self._instances: list[BackendInstance] = []
-        self._resting: PausedInstances | None = None
+        self._paused: PausedInstances | None = None
         self._fetched: Fetched | None = None
         # Notified when the last hold is released, when the wait for it is abandoned, and when a removed instance is
         # closed.
         self._released = threading.Condition()
         # The instances that were removed and are not closed: they may have sequences or streams.
         self._leaving: list[BackendInstance] = []
-        self._holds = 0
+        self.holds = 0
         self._is_leaving = False
         self._is_abandoned = False
         self._started = time.monotonic()
@@ -192,14 +192,10 @@ class ModelVersion:
         return scheduler.queued + scheduler.in_flight if scheduler is not None else 0
 
     @property
-    def holds(self) -> int:
-        return self._holds
-
-    @property
     def is_in_use(self) -> bool:
         """True if a request, a sequence or a hold needs it."""
         sequences = self.sequences
-        return bool(self._holds or self.in_flight or (sequences is not None and (sequences[0] or sequences[2])))
+        return bool(self.holds or self.in_flight or (sequences is not None and (sequences[0] or sequences[2])))
 
     @property
     def placements(self) -> list[Placement]:
@@ -240,9 +236,9 @@ class ModelVersion:
         self._fetched = fetched
         self.description = model.describe()
         self.load_seconds = time.monotonic() - self._started
-        self._resting = PausedInstances(scheduler)
+        self._paused = PausedInstances(scheduler)
         scheduler.start()
-        model.watch(self._resting.change)
+        model.watch(self._paused.change)
         self.state.move(ModelState.READY)
 
     def fail(self, error: ServerError) -> None:
@@ -285,8 +281,8 @@ class ModelVersion:
     def measure(self, latencies: LatencyOptions) -> None:
         """Keep the distributions of durations that are switched on, from now on."""
         chosen = replace(latencies, histograms=SWITCHES.histograms)
-        meters = LatencyMeters(chosen, histogram_buckets(self.config)) if chosen.is_any else None
-        self.statistics.measure(meters)
+        is_any = chosen.histograms or chosen.summaries or chosen.steps
+        self.statistics.measure(LatencyMeters(chosen, histogram_buckets(self.config)) if is_any else None)
 
     def change_instances(self, added: Sequence[BackendInstance], removed: Sequence[int], config: ModelConfig) -> None:
         """Let `added` serve, end the instances at the indices `removed`, and take `config` as the new configuration.
@@ -363,7 +359,9 @@ class ModelVersion:
                 raise self._not_ready()
             request = pending.request
             if request.needs_regions:
-                self._attach(pending)
+                assert isinstance(request, RegionRequest)
+                assert self._regions is not None
+                attach(pending, request, self._regions)
             pending.batch_size, pending.batch_key = validator.check(request)
             pending.start_ns = time.monotonic_ns()
             scheduler.submit(pending)
@@ -380,12 +378,6 @@ class ModelVersion:
 
     def _record_refusal(self, pending: PendingRequest, reason: FailureReason, text: str) -> None:
         guarded(partial(self.statistics.record_refusal, pending, reason, text), COUNTING)
-
-    def _attach(self, pending: PendingRequest) -> None:
-        request = pending.request
-        assert isinstance(request, RegionRequest)
-        assert self._regions is not None
-        attach(pending, request, self._regions)
 
     def _pass_on(self, pending: PendingRequest, refusal: ServerError) -> None:
         """Submit `pending` to the version that took this one's place; without one, answer it with `refusal`."""
@@ -416,13 +408,13 @@ class ModelVersion:
         with self._released:
             if self._is_leaving:
                 raise self._not_ready()
-            self._holds += 1
+            self.holds += 1
 
     def release(self) -> None:
         """End one hold. The last one lets an unload go on."""
         with self._released:
-            self._holds -= 1
-            if self._is_leaving and not self._holds:
+            self.holds -= 1
+            if self._is_leaving and not self.holds:
                 self.stop()
                 self._released.notify_all()
 
@@ -441,7 +433,7 @@ class ModelVersion:
         self.state.move(ModelState.UNLOADING, cause=cause)
         with self._released:
             self._is_leaving = True
-            if not self._holds:
+            if not self.holds:
                 self.stop()
 
     def finish_unload(self, limit_s: float | None = None) -> None:
@@ -465,7 +457,7 @@ class ModelVersion:
         self._answers = None
         self._model = None
         self._instances = []
-        self._resting = None
+        self._paused = None
         if self.memory is not None:
             self.memory.release()
             self.memory = None
@@ -476,7 +468,7 @@ class ModelVersion:
         is_released = False
         while not is_released:
             with self._released:
-                is_released = self._released.wait_for(lambda: self._is_abandoned or not self._holds, limit_s)
+                is_released = self._released.wait_for(lambda: self._is_abandoned or not self.holds, limit_s)
             if not is_released:
                 # Whoever holds it is unloaded, too, and may wait for an execution here.
                 self._end_executions(limit_s)

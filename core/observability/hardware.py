@@ -540,18 +540,14 @@ class HardwareGauges:
         self._period_s = max(interval_ms / 2000, _MIN_PERIOD_S)
         self._cpu = cpu
         self._open_gpu = open_gpu
-        self._reading = HardwareReading()
+        # The latest values; empty before `start`.
+        self.reading = HardwareReading()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hardware-gauges", daemon=True)
 
-    @property
-    def reading(self) -> HardwareReading:
-        """The latest values; empty before `start`."""
-        return self._reading
-
     def start(self) -> None:
         """Start the thread; once only. The CPU has values when it returns, GPUs a little later."""
-        self._reading = HardwareReading(cpu=self._read_cpu())
+        self.reading = HardwareReading(cpu=self._read_cpu())
         self._thread.start()
 
     def close(self) -> None:
@@ -565,9 +561,9 @@ class HardwareGauges:
         gpu = self._open_gpu() if self._open_gpu is not None else None
         try:
             if gpu is not None:
-                self._reading = replace(self._reading, gpus=gpu.read())
+                self.reading = replace(self.reading, gpus=gpu.read())
             while not self._closing.wait(self._period_s):
-                self._reading = HardwareReading(cpu=self._read_cpu(), gpus=gpu.read() if gpu is not None else ())
+                self.reading = HardwareReading(cpu=self._read_cpu(), gpus=gpu.read() if gpu is not None else ())
         finally:
             if gpu is not None:
                 gpu.close()

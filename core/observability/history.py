@@ -140,7 +140,14 @@ class History:
                     last = self._last[key] = _Last(watched.statistics)
                 is_still = watched.statistics.turnover == last.turnover and not watched.queued
                 if not is_still or (watched.restarts, watched.sequences) != (last.restarts, last.sequences):
-                    samples[key] = _sample(last, now, watched)
+                    last.turnover = last.statistics.turnover
+                    last.restarts, last.sequences = watched.restarts, watched.sequences
+                    totals = [*_totals(last.statistics.snapshot()), watched.restarts]
+                    added = [total - before for total, before in zip(totals, last.totals, strict=True)]
+                    last.totals = totals
+                    steps = last.statistics.take_steps()
+                    last.recent.append((now, steps))
+                    samples[key] = array("d", [*added, watched.queued, watched.sequences, *_quantiles([steps])])
             for key in self._last.keys() - seen:
                 del self._last[key]
             if samples:
@@ -180,16 +187,6 @@ class History:
             )
             for (name, version), samples in sorted(found.items())
         ]
-
-
-def _sample(last: _Last, now: int, watched: Watched) -> array[float]:
-    last.turnover, last.restarts, last.sequences = last.statistics.turnover, watched.restarts, watched.sequences
-    totals = [*_totals(last.statistics.snapshot()), watched.restarts]
-    added = [total - before for total, before in zip(totals, last.totals, strict=True)]
-    last.totals = totals
-    steps = last.statistics.take_steps()
-    last.recent.append((now, steps))
-    return array("d", [*added, watched.queued, watched.sequences, *_quantiles([steps])])
 
 
 def _totals(counted: StatisticsSnapshot) -> list[float]:

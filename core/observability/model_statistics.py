@@ -59,7 +59,8 @@ class ModelStatistics:
     def __init__(self, *, wall_clock: Callable[[], int] = time.time_ns) -> None:
         self._wall_clock = wall_clock
         self._lock = threading.Lock()
-        self._last_inference_ms = 0
+        # When the last request ended, in Unix time; 0 before the first.
+        self.last_inference_ms = 0
         self._inference_count = 0
         self._execution_count = 0
         self._success_count = 0
@@ -161,8 +162,8 @@ class ModelStatistics:
             self._execution_count += 1
             self._closes[reason] += 1
             self._inference_count += items
-            if now_ms > self._last_inference_ms:
-                self._last_inference_ms = now_ms
+            if now_ms > self.last_inference_ms:
+                self.last_inference_ms = now_ms
             self._success_count += count
             self._success_ns += count * compute_end_ns - start_ns
             self._queue_ns += count * compute_start_ns - enqueue_ns
@@ -250,7 +251,7 @@ class ModelStatistics:
         items, now_ms = pending.batch_size or 1, self._wall_clock() // 1_000_000
         input_ns, infer_ns, output_ns = times
         self._inference_count += items
-        self._last_inference_ms = max(self._last_inference_ms, now_ms)
+        self.last_inference_ms = max(self.last_inference_ms, now_ms)
         self._success_count += 1
         self._success_ns += end_ns - pending.start_ns
         _add(self._compute, 1, input_ns, infer_ns, output_ns)
@@ -287,8 +288,8 @@ class ModelStatistics:
         """Count one request that the response cache answered: it succeeded, and was neither queued nor executed."""
         now_ms = self._wall_clock() // 1_000_000
         with self._lock:
-            if now_ms > self._last_inference_ms:
-                self._last_inference_ms = now_ms
+            if now_ms > self.last_inference_ms:
+                self.last_inference_ms = now_ms
             self._success_count += 1
             self._success_ns += lookup_ns
             self._cache_hit_count += 1
@@ -367,17 +368,12 @@ class ModelStatistics:
         with self._lock:
             return self._latencies.metrics(now_ns) if self._latencies is not None else LatencyMetrics()
 
-    @property
-    def last_inference_ms(self) -> int:
-        """When the last request ended, in Unix time; 0 before the first."""
-        return self._last_inference_ms
-
     def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
         """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""
         oldest_execution_ns = self.oldest_execution_ns
         with self._lock:
             if oldest_execution_ns:  # a model whose execution never ends is not idle
-                self._last_inference_ms = max(self._last_inference_ms, self._wall_clock() // 1_000_000)
+                self.last_inference_ms = max(self.last_inference_ms, self._wall_clock() // 1_000_000)
             return StatisticsSnapshot(
                 request_success=self._success_count,
                 request_failures=dict(self._failures),
@@ -393,7 +389,7 @@ class ModelStatistics:
                 compute_output_ns=self._compute.compute_output_ns,
                 pending=pending,
                 failure_ns=self._fail_ns,
-                last_inference_ms=self._last_inference_ms,
+                last_inference_ms=self.last_inference_ms,
                 oldest_execution_ns=oldest_execution_ns,
                 cache_hit_count=self._cache_hit_count,
                 cache_hit_ns=self._cache_hit_ns,

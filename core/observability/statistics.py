@@ -100,11 +100,6 @@ class StatisticsSnapshot:
     cache_miss_ns: int = 0
     buckets: tuple[BucketStatistics, ...] = ()
 
-    @property
-    def executed_count(self) -> int:
-        """The successful requests that were executed, not answered from the response cache."""
-        return self.request_success - self.cache_hit_count
-
     def failures(self, reason: FailureReason) -> int:
         """As the metric of failures counts them: with the requests that the queue refused. Each request of an ensemble
         that failed because of a step counts as Triton documents it: once for the step and once for itself."""

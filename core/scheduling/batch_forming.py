@@ -168,7 +168,12 @@ def form_batch(candidates: Sequence[PendingRequest], limits: BatchLimits, now_ns
         return _sized(candidates, cut_off, cut_reason)
     if reason is not NO_WAIT:
         return _sized(candidates, count, reason)
-    wait = _wait(candidates, limits, total, oldest_ns)
+    # Wait for the end of the delay or for a queue timeout. All candidates fit; `total` is below a preferred size.
+    before_ns = limits.before_timeout_ns
+    timeouts = [pending.expires_ns - before_ns for pending in candidates if pending.expires_ns]
+    until_ns = min([oldest_ns + limits.delay_ns, *timeouts])
+    grow_to = min(size for size in limits.preferred if size > total)
+    wait = Wait(until_ns, grow_to, candidates[0].batch_key, oldest_ns, before_ns)
     if before_timeout_ns and wait.until_ns <= now_ns:
         return Run(count, DEADLINE)
     return wait
@@ -190,12 +195,3 @@ def _sized(candidates: Sequence[PendingRequest], count: int, reason: CloseReason
     if is_cut and candidates[count].enqueue_ns < candidates[count - 1].enqueue_ns:
         reason = PRIORITY
     return Run(count, reason)
-
-
-def _wait(candidates: Sequence[PendingRequest], limits: BatchLimits, total: int, oldest_ns: int) -> Wait:
-    """Wait for the end of the delay or for a queue timeout. All candidates fit; `total` is below a preferred size."""
-    before_ns = limits.before_timeout_ns
-    timeouts = [pending.expires_ns - before_ns for pending in candidates if pending.expires_ns]
-    until_ns = min([oldest_ns + limits.delay_ns, *timeouts])
-    grow_to = min(size for size in limits.preferred if size > total)
-    return Wait(until_ns, grow_to, candidates[0].batch_key, oldest_ns, before_ns)

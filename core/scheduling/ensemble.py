@@ -531,7 +531,16 @@ class DecoupledRequest(EnsembleRequest):
                 except Exception as exc:
                     error = expected(exc, self._scheduler.subject)
             if error is not None:
-                self._fail(error, None if response.error is None else response.origin, part, finished)
+                # The first error in the order is the answer, or else in time.
+                position: tuple[int, ...] = ()
+                if self._next is not None:
+                    position = part.flow.position
+                    if part.step.is_decoupled:
+                        position += (self._flows[part.step.index],)
+                if self._error is None or position < self._failed_at:
+                    self._error, self._failed_at = error, position
+                    self.failed_step = None if response.error is None else response.origin
+                    self._drop_early(finished)
                 if not response.final:
                     finished.append(part)  # nothing comes of it that the client would take
             if flow is not None:
@@ -586,17 +595,6 @@ class DecoupledRequest(EnsembleRequest):
         if self._error is not None and flow.position >= self._failed_at:
             return True
         return self.pending.cancelled is not None
-
-    def _fail(self, error: ServerError, origin: Origin | None, part: StepRequest, finished: list[StepRequest]) -> None:
-        """Note the error of a step: the first in the order is the answer, or else in time. Under the lock."""
-        position: tuple[int, ...] = ()
-        if self._next is not None:
-            position = part.flow.position
-            if part.step.is_decoupled:
-                position += (self._flows[part.step.index],)
-        if self._error is None or position < self._failed_at:
-            self._error, self.failed_step, self._failed_at = error, origin, position
-            self._drop_early(finished)
 
     def _drop_early(self, finished: list[StepRequest]) -> None:
         """Drop flows that wait for their order and are no longer run. Under the lock."""

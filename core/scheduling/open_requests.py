@@ -113,7 +113,6 @@ class OpenRequest:
     __slots__ = (
         "_delivering",
         "_index",
-        "_is_closed",
         "_last_ns",
         "_lock",
         "_requests",
@@ -123,6 +122,7 @@ class OpenRequest:
         "error",
         "first_ns",
         "input_end_ns",
+        "is_closed",
         "losses",
         "pending",
         "start_ns",
@@ -136,7 +136,8 @@ class OpenRequest:
         self.losses = requests.losses
         self._requests = requests
         self._lock = threading.Lock()
-        self._is_closed = False
+        # True if its final response was sent; it may not be delivered yet.
+        self.is_closed = False
         # The number of responses that a sender has sent, and when it sent the last one.
         self._index = 0
         self._last_ns = start_ns
@@ -147,11 +148,6 @@ class OpenRequest:
         if isinstance(pending, StreamedRequest):
             self._window = ResponseWindow(requests.window)
             pending.on_take = self._take
-
-    @property
-    def is_closed(self) -> bool:
-        """True if its final response was sent; it may not be delivered yet."""
-        return self._is_closed
 
     @property
     def is_cancelled(self) -> bool:
@@ -165,7 +161,7 @@ class OpenRequest:
     def close(self) -> bool:
         """Close it for senders; the caller then passes its final response to `answer`. False if it was closed."""
         with self._lock:
-            was_closed, self._is_closed = self._is_closed, True
+            was_closed, self.is_closed = self.is_closed, True
         if was_closed:
             self._requests.note_late()
         return not was_closed
@@ -204,7 +200,7 @@ class OpenRequest:
             response.origin = pending.origin_of(error)
         now_ns = requests.clock()
         with self._lock:
-            is_late = self._is_closed
+            is_late = self.is_closed
             if not is_late:
                 is_unwanted = pending.cancelled is not None and not final
                 index, before_ns = self._index, self._last_ns
@@ -215,7 +211,7 @@ class OpenRequest:
                 if outputs is not None or error is not None:
                     self.error = error
                 if final:
-                    self._is_closed = True
+                    self.is_closed = True
                 try:
                     kind = _kind(outputs, error, is_unwanted)
                     requests.statistics.record_response(index, kind, now_ns - before_ns)
@@ -257,7 +253,7 @@ class OpenRequest:
         """See ResponseSender."""
         pending = self.pending
         with self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 return
             self._watchers += (callback,)
         # A cancellation that comes in between is seen by the caller or by the next line.

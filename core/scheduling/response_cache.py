@@ -197,7 +197,10 @@ class CachingScheduler:
                 if flight is None:
                     flight = self._flights[key] = SingleFlight(self, key, pending, start_ns)
                 elif not (pending.request.timeout_us or self._may_expire):
-                    self._join(flight, pending)
+                    pending.enqueue_ns = self._clock()
+                    flight.followers[pending] = None
+                    self._waiting += 1
+                    pending.on_cancel = flight.leave
                     return
                 else:
                     # Its timeout passes in the queue, even while the other one is executed.
@@ -294,15 +297,6 @@ class CachingScheduler:
                 self._waiting -= 1
         self._submit_again(pending)
         self._keys.pop(pending, None)  # another version took it
-
-    # --- flights
-
-    def _join(self, flight: SingleFlight, pending: PendingRequest) -> None:
-        """Under the lock."""
-        pending.enqueue_ns = self._clock()
-        flight.followers[pending] = None
-        self._waiting += 1
-        pending.on_cancel = flight.leave
 
     def _land(self, flight: SingleFlight) -> list[PendingRequest]:
         """End a flight, unless it has ended; returns the requests that waited for it."""

@@ -174,7 +174,14 @@ class OwnMetrics:
             found = self._families.get(family)
             if found is None:
                 raise InvalidRequest(f"there is no metric family {family}")
-            _check_labels(labels, found.kind)
+            for name in labels:
+                is_bound = name == "le" and found.kind is MetricKind.HISTOGRAM
+                if is_bound or not _LABEL.fullmatch(name) or name.startswith("__"):
+                    raise InvalidRequest(
+                        f"Invalid label name '{name}'",
+                        hint="a name has letters, digits and '_', and does not begin with a digit or '__'; 'le' is "
+                        "the label of a histogram's bounds",
+                    )
             bounds = _checked_bounds(buckets, found.kind)
             key = tuple(sorted(labels.items()))
             series = found.series.setdefault(key, _Series(labels, bounds))
@@ -248,16 +255,6 @@ class OwnMetrics:
             family.series[key].users -= 1
             if not family.series[key].users:
                 del family.series[key]
-
-
-def _check_labels(labels: Mapping[str, str], kind: MetricKind) -> None:
-    for name in labels:
-        if not _LABEL.fullmatch(name) or name.startswith("__") or (name == "le" and kind is MetricKind.HISTOGRAM):
-            raise InvalidRequest(
-                f"Invalid label name '{name}'",
-                hint="a name has letters, digits and '_', and does not begin with a digit or '__'; 'le' is the label "
-                "of a histogram's bounds",
-            )
 
 
 def _checked_bounds(buckets: Sequence[float] | None, kind: MetricKind) -> Sequence[float]:
