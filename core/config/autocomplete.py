@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from trident.core.config.platforms import TENSORRT, default_cpu_instances, fill_platform, is_ensemble
+from trident.core.config.platforms import CPU_INSTANCES, TENSORRT, fill_platform, is_ensemble
 from trident.core.config.problem import ModelSignature, Problem, TensorSignature
 from trident.core.config.resolve import own_inputs, own_outputs
 from trident.core.config.schema import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput, data_type_of
@@ -52,7 +52,7 @@ def normalize_instance_groups(config: ModelConfig, gpu_ids: GpuIds) -> None:
             group.kind = ModelInstanceGroup.KIND_GPU if on_gpu else ModelInstanceGroup.KIND_CPU
         on_cpu = group.kind == ModelInstanceGroup.KIND_CPU
         if group.count < 1:
-            group.count = default_cpu_instances(config) if on_cpu else 1
+            group.count = CPU_INSTANCES.get(config.backend, 1) if on_cpu else 1
         if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
             group.gpus.extend(gpu_ids or ())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import DECOUPLED, Problem, cache_problem
-from trident.core.config.resolve import switch, switch_problems
+from trident.core.config.resolve import switch_problems
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.tensors import Datatype, Shape, shape_text
@@ -55,11 +55,6 @@ def ensemble_steps(config: ModelConfig) -> tuple[EnsembleStep, ...]:
         )
         for step in config.ensemble_scheduling.step
     )
-
-
-def preserves_response_order(config: ModelConfig) -> bool:
-    """Return true if responses of a decoupled step stay in order through the later steps and to the client."""
-    return switch(config, PRESERVE_ORDER, default=True)
 
 
 def reachable(steps: Sequence[EnsembleStep], inputs: Iterable[str]) -> frozenset[str]:

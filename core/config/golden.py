@@ -107,7 +107,13 @@ def golden_tensor(fields: Fields, inputs: Collection[str] | None = None) -> Gold
     if datatype is None:
         message = f"{fields.path_of('datatype')}: expected one of {', '.join(BY_NAME)}, got {shown(datatype_name)}"
         raise Malformed(message, hint=nearest(datatype_name, BY_NAME))
-    shape = _shape(fields)
+    shape = fields.integers("shape")
+    place = fields.path_of("shape")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise Malformed(f"{place}: expected at most {_MOST_DIMENSIONS} dimensions, got {len(shape)}")
+    # A dimension of 0 does not excuse the others: numpy multiplies them all.
+    if element_count(dim or 1 for dim in shape) > MAX_ELEMENTS // _LARGEST_ELEMENT:
+        raise Malformed(f"{place}: expected fewer elements")
     array = _array(datatype, fields.elements("data"), shape, fields.path_of("data"))
     return GoldenTensor(name, datatype, array.reshape(shape))
 
@@ -121,17 +127,6 @@ def as_numbers(array: Array, datatype: Datatype) -> Array:
     if datatype is not _BF16:
         return array
     return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def _shape(fields: Fields) -> Shape:
-    shape = fields.integers("shape")
-    place = fields.path_of("shape")
-    if len(shape) > _MOST_DIMENSIONS:
-        raise Malformed(f"{place}: expected at most {_MOST_DIMENSIONS} dimensions, got {len(shape)}")
-    # A dimension of 0 does not excuse the others: numpy multiplies them all.
-    if element_count(dim or 1 for dim in shape) > MAX_ELEMENTS // _LARGEST_ELEMENT:
-        raise Malformed(f"{place}: expected fewer elements")
-    return shape
 
 
 def _array(datatype: Datatype, values: list[object], shape: Shape, path: str) -> Array:

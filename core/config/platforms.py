@@ -63,12 +63,15 @@ PLATFORMS: tuple[BackendPlatform, ...] = (
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
 _PADDED = [row for row in PLATFORMS if row.pads]
-_TRIED = {row.backend for row in PLATFORMS if row.tries}
-_CPU_INSTANCES = {row.backend: row.cpu_instances for row in PLATFORMS}
+# A trial shows at load if their graphs keep the requests of a batch apart.
+TRIED = {row.backend for row in PLATFORMS if row.tries}
+# How many instances Triton makes on a CPU if an instance group gives no count.
+CPU_INSTANCES = {row.backend: row.cpu_instances for row in PLATFORMS}
 
 
 _ONNX_THREADS = ("intra_op_thread_count", "inter_op_thread_count")
-_THREADS = {
+# The parameters that are numbers of threads. To a model in Python they mean what it likes.
+THREAD_PARAMETERS: dict[str, tuple[str, ...]] = {
     "fil": ("cpu_nthread",),
     GENAI: _ONNX_THREADS[:1],
     "onnxruntime": _ONNX_THREADS,
@@ -88,21 +91,6 @@ def pads_batches(config: ModelConfig) -> bool:
     if config.runtime == _PYTHON_CODE:
         return False
     return any(row.backend == config.backend and config.platform in ("", row.name) for row in _PADDED)
-
-
-def tries_batches(config: ModelConfig) -> bool:
-    """Return true if a trial shows at load if the graph keeps the requests of a batch apart."""
-    return config.backend in _TRIED
-
-
-def default_cpu_instances(config: ModelConfig) -> int:
-    """How many instances Triton makes on a CPU if an instance group gives no count."""
-    return _CPU_INSTANCES.get(config.backend, 1)
-
-
-def thread_parameters(config: ModelConfig) -> tuple[str, ...]:
-    """The parameters that are numbers of threads. To a model in Python they mean what it likes."""
-    return _THREADS.get(config.backend, ())
 
 
 def fill_platform(config: ModelConfig, files: Collection[str]) -> None:

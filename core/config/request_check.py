@@ -118,7 +118,14 @@ class RequestValidator:
                 right[form] = found
         batch_size = found[0]
         for tensor in reversed(inputs):
-            self._make_array(request, tensor, batch_size)
+            if self._batching and not tensor.shape[0] and tensor.name not in self._shape_inputs:
+                tensor.shape = (1, *tensor.shape[1:])
+            if isinstance(tensor, RegionInput):
+                # Not the request, which has the tensor: the memory of an input must become free without the collector.
+                origin = InferenceRequest(request.model_name, [], id=request.id)
+                tensor.defer(partial(self._array, origin, batch_size=batch_size))
+            else:
+                tensor.array = self._array(request, tensor, batch_size)
         return found
 
     def _examine(self, request: InferenceRequest, inputs: Inputs) -> BatchForm:
@@ -131,7 +138,13 @@ class RequestValidator:
         batch_size = self._check_batch(request, inputs) if self._batching else 1
         for tensor in reversed(inputs):
             self._check_tensor(request, tensor, self._spec.inputs[tensor.name], batch_size)
-        return batch_size, self._batch_key(request, inputs) if self._has_key else None
+        if not self._has_key:
+            return batch_size, None
+        shapes = [(t.name, t.shape[1:]) for t in inputs if t.name in self._key_inputs]
+        names = [t.name for t in inputs] if self._has_optional else []
+        values = [(t.name, bytes(t.data)) for t in inputs if t.name in self._shape_inputs]
+        key = (*sorted(shapes), *sorted(names), *sorted(values))
+        return batch_size, key if self._buckets is None else (self._padded_length(request, inputs, self._buckets), *key)
 
     def _check_names(self, request: InferenceRequest, by_name: dict[str, InputTensor]) -> None:
         spec = self._spec
@@ -212,8 +225,15 @@ class RequestValidator:
         dims = shape[1:] if self._has_batch(expected) else shape
         if min(shape, default=0) < 0:
             raise self._unspecified(request, tensor)
-        if dims != expected.dims:
-            self._check_dims(request, tensor, dims, expected)
+        if dims != expected.dims and not (
+            len(dims) == len(expected.dims) and all(e in (-1, d) for d, e in zip(dims, expected.dims, strict=True))
+        ):
+            full = (-1, *expected.dims) if self._has_batch(expected) else expected.dims
+            raise InvalidRequest(
+                f"{request.log_prefix}unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
+                f"Expected {shape_text(full)}, got {shape_text(shape)}. {_BATCH_NOTE if self._batching else ''}",
+                hint=self._shape_hint(tensor),
+            )
         count = self._element_count(tensor, batch_size)
         if not count and prod([dim for dim in shape if dim]) * self._largest_item > MAX_ELEMENTS:
             # numpy multiplies the other dimensions, also those of an array without elements.
@@ -249,17 +269,6 @@ class RequestValidator:
     def _has_batch(self, expected: InputSpec) -> bool:
         return self._batching and not expected.is_shape_tensor
 
-    def _make_array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> None:
-        """Set the tensor's `array`, in the shape that the model receives."""
-        if self._batching and not tensor.shape[0] and tensor.name not in self._shape_inputs:
-            tensor.shape = (1, *tensor.shape[1:])
-        if isinstance(tensor, RegionInput):
-            # Not the request, which has the tensor: the memory of an input must become free without the collector.
-            origin = InferenceRequest(request.model_name, [], id=request.id)
-            tensor.defer(partial(self._array, origin, batch_size=batch_size))
-        else:
-            tensor.array = self._array(request, tensor, batch_size)
-
     def _array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> Array:
         expected = self._spec.inputs[tensor.name]
         if expected.datatype is BYTES:
@@ -267,18 +276,11 @@ class RequestValidator:
         else:
             array = array_of(tensor.data, expected.datatype.dtype, tensor.shape)
         if expected.model_dims is not None:
-            array = array.reshape(self._model_shape(tensor, expected))
+            # The tensor's shape after the configured reshape; variable dimensions are matched by position.
+            batch, dims = (tensor.shape[:1], tensor.shape[1:]) if self._has_batch(expected) else ((), tensor.shape)
+            variable = iter([d for d, e in zip(dims, expected.dims, strict=True) if e == -1])
+            array = array.reshape((*batch, *(next(variable) if d == -1 else d for d in expected.model_dims or ())))
         return array
-
-    def _check_dims(self, request: InferenceRequest, tensor: InputTensor, dims: Shape, expected: InputSpec) -> None:
-        if len(dims) == len(expected.dims) and all(e in (-1, d) for d, e in zip(dims, expected.dims, strict=True)):
-            return
-        full = (-1, *expected.dims) if self._has_batch(expected) else expected.dims
-        raise InvalidRequest(
-            f"{request.log_prefix}unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
-            f"Expected {shape_text(full)}, got {shape_text(tensor.shape)}. {_BATCH_NOTE if self._batching else ''}",
-            hint=self._shape_hint(tensor),
-        )
 
     def _rank_hint(self, inputs: Inputs) -> str:
         """How to send the first input that has too many or too few dimensions; "" if none has."""
@@ -329,19 +331,6 @@ class RequestValidator:
             return content.reshape(tensor.shape)
         elements = unpack_bytes(content, count, name=tensor.name, model=self._spec.name, prefix=request.log_prefix)
         return bytes_array(elements, tensor.shape)
-
-    def _model_shape(self, tensor: InputTensor, expected: InputSpec) -> Shape:
-        """The tensor's shape after the configured reshape; variable dimensions are matched by position."""
-        batch, dims = (tensor.shape[:1], tensor.shape[1:]) if self._has_batch(expected) else ((), tensor.shape)
-        variable = iter([d for d, e in zip(dims, expected.dims, strict=True) if e == -1])
-        return (*batch, *(next(variable) if d == -1 else d for d in expected.model_dims or ()))
-
-    def _batch_key(self, request: InferenceRequest, inputs: Inputs) -> tuple[object, ...]:
-        shapes = [(t.name, t.shape[1:]) for t in inputs if t.name in self._key_inputs]
-        names = [t.name for t in inputs] if self._has_optional else []
-        values = [(t.name, bytes(t.data)) for t in inputs if t.name in self._shape_inputs]
-        key = (*sorted(shapes), *sorted(names), *sorted(values))
-        return key if self._buckets is None else (self._padded_length(request, inputs, self._buckets), *key)
 
     def _padded_length(self, request: InferenceRequest, inputs: Inputs, buckets: BucketSpec) -> int:
         lengths = {

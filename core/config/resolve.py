@@ -182,7 +182,15 @@ def resolve_sequence_spec(config: ModelConfig) -> SequenceSpec | None:
         end=flags.get(_Control.CONTROL_SEQUENCE_END),
         ready=flags.get(_Control.CONTROL_SEQUENCE_READY),
         correlation_id=id_control and IdControl(name=id_control[0], datatype=BY_CONFIG_NUMBER[id_control[1].data_type]),
-        states=tuple(_state(state) for state in batching.state),
+        states=tuple(
+            StateSpec(
+                input_name=state.input_name,
+                output_name=state.output_name,
+                datatype=BY_CONFIG_NUMBER[state.data_type],
+                dims=tuple(state.dims),
+            )
+            for state in batching.state
+        ),
         is_iterative=batching.iterative_sequence,
     )
 
@@ -232,15 +240,6 @@ def _flag(name: str, control: ModelSequenceBatching.Control) -> FlagControl:
         if values:
             return FlagControl(name=name, datatype=BY_NAME[datatype], false=float(values[0]), true=float(values[1]))
     raise ValueError(f"the control '{name}' has no values, which validation refuses")
-
-
-def _state(state: ModelSequenceBatching.State) -> StateSpec:
-    return StateSpec(
-        input_name=state.input_name,
-        output_name=state.output_name,
-        datatype=BY_CONFIG_NUMBER[state.data_type],
-        dims=tuple(state.dims),
-    )
 
 
 # --- buckets
@@ -516,21 +515,16 @@ def warmup_problems(config: ModelConfig, spec: ModelSpec, model_directory: Path)
             continue
         try:
             sample = _sample(config.name, setting, model_directory)
-            _check(sample, spec)
+            try:
+                RequestValidator(spec).check(sample.request(spec))
+            except InvalidRequest as error:
+                raise ConfigInvalid(sample.failure(error.message), hint=error.hint) from error
+            if 1 != sample.batch_size > spec.max_batch_size:
+                text = f"batch size {sample.batch_size} for '{spec.name}', max allowed is {spec.max_batch_size}"
+                raise ConfigInvalid(sample.failure(text))
         except ConfigInvalid as error:
             problems.append(Problem.of(f"model_warmup[{index}]", error))
     return problems
-
-
-def _check(sample: WarmupSample, spec: ModelSpec) -> None:
-    """Raise ConfigInvalid with the text of the server when it runs the sample."""
-    try:
-        RequestValidator(spec).check(sample.request(spec))
-    except InvalidRequest as error:
-        raise ConfigInvalid(sample.failure(error.message), hint=error.hint) from error
-    if 1 != sample.batch_size > spec.max_batch_size:
-        text = f"batch size {sample.batch_size} for '{spec.name}', max allowed is {spec.max_batch_size}"
-        raise ConfigInvalid(sample.failure(text))
 
 
 def _sample(model: str, setting: ModelWarmup, model_directory: Path) -> WarmupSample:

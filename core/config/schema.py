@@ -233,14 +233,9 @@ def _value(field: Any, value: Any) -> Any:
     if field.full_name in _STRING_FIELDS:
         return str(value)
     if isinstance(value, float):
-        return _number(field, value)
-    return value
-
-
-def _number(field: Any, value: float) -> float | str:
-    """A float as protobuf's JSON has it: the shortest digits that a float32 needs, names for what JSON cannot write."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if field.type == field.TYPE_FLOAT:
-        return float(str(np.float32(value)))
+        # As protobuf's JSON has it: the shortest digits that a float32 needs, names for what JSON cannot write.
+        if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        if field.type == field.TYPE_FLOAT:
+            return float(str(np.float32(value)))
     return value

@@ -16,10 +16,10 @@ from trident.core.config.autocomplete import GpuIds, instance_group_problems
 from trident.core.config.ensemble import ensemble_problems
 from trident.core.config.platforms import (
     TENSORRT,
+    THREAD_PARAMETERS,
+    TRIED,
     pads_batches,
     platform_problems,
-    thread_parameters,
-    tries_batches,
 )
 from trident.core.config.problem import DECOUPLED, ModelSignature, Problem, TensorSignature, cache_problem, is_plain
 from trident.core.config.resolve import (
@@ -321,7 +321,7 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
     if config.HasField("dynamic_batching"):
         yield from _dynamic_batching_problems(config, model_name, completed)
     yield from latency_target_problems(config, completed=completed)
-    if tries_batches(config):
+    if config.backend in TRIED:
         yield from despite_trial_problems(config)
     yield from sequence_problems(config, model_name, completed=completed)
     yield from ensemble_problems(config, model_name)
@@ -423,7 +423,15 @@ def _control_problems(batching: ModelSequenceBatching, suffix: str) -> Iterator[
             kinds.add(control.kind)
             where = f"{path}.control[{number}]"
             if control.kind == ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID:
-                yield from _id_problems(control, where, kind, suffix)
+                if any(getattr(control, name) for name in _FALSE_TRUE):
+                    yield Problem(
+                        where, f"sequence batching must not specify either {_QUOTED.format('or')} for {kind}{suffix}"
+                    )
+                datatype = datatype_of(control.data_type)
+                if datatype is None or datatype.name not in _ID_DATATYPES:
+                    text = f"unexpected data type for control {kind}{suffix}. Allowed data types are "
+                    allowed = "TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+                    yield Problem(f"{where}.data_type", text + allowed)
             else:
                 yield from _flag_problems(control, where, kind, suffix)
 
@@ -439,15 +447,6 @@ def _flag_problems(control: ModelSequenceBatching.Control, path: str, kind: str,
     elif len(getattr(control, given[0])) != 2:
         text = f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind}{suffix}"
         yield Problem(f"{path}.{given[0]}", text, _FLAG_HINT)
-
-
-def _id_problems(control: ModelSequenceBatching.Control, path: str, kind: str, suffix: str) -> Iterator[Problem]:
-    if any(getattr(control, name) for name in _FALSE_TRUE):
-        yield Problem(path, f"sequence batching must not specify either {_QUOTED.format('or')} for {kind}{suffix}")
-    datatype = datatype_of(control.data_type)
-    if datatype is None or datatype.name not in _ID_DATATYPES:
-        text = f"unexpected data type for control {kind}{suffix}. Allowed data types are TYPE_UINT64, TYPE_INT64, "
-        yield Problem(f"{path}.data_type", text + "TYPE_UINT32, TYPE_INT32 and TYPE_STRING")
 
 
 def _sequence_state_problems(config: ModelConfig) -> Iterator[Problem]:
@@ -574,7 +573,7 @@ def count_problems(config: ModelConfig) -> Iterator[Problem]:
         _total("model_warmup[{}].batch_size", requests, MOST_REQUESTS, "requests"),
     ]
     amounts += [(path, size, MOST_BYTES, "bytes for one item") for path, size in sizes.items()]
-    for name in thread_parameters(config):
+    for name in THREAD_PARAMETERS.get(config.backend, ()):
         with suppress(ValueError):  # which the backend refuses
             amounts.append((_path(name), int(parameter(config, name) or "0"), MOST_THREADS, "threads"))
     for path, amount, most, what in amounts:
@@ -622,7 +621,14 @@ def bucket_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
         hint = "each is executed at the load: write fewer sizes"
         yield Problem(_path(BATCH_BUCKETS), f"{text}maximum of {MOST_EXECUTIONS}", hint)
     if parameter(config, BATCH_BUCKETS):
-        yield from _batch_problems(config, model_name)
+        largest, most = sizes_of(parameter(config, BATCH_BUCKETS))[-1], config.max_batch_size
+        if most == 0:
+            text = f"{BATCH_BUCKETS} needs a model that batches, and max_batch_size is 0 for {model_name}"
+            yield Problem(_path(BATCH_BUCKETS), text, f"set max_batch_size to {largest}, or remove {BATCH_BUCKETS}")
+        elif largest != most:
+            text = f"the largest size of {BATCH_BUCKETS} is {largest}, but max_batch_size is {most} for {model_name}"
+            hint = f"they must be equal: set max_batch_size to {largest}, or end the sizes with {most}"
+            yield Problem(_path(BATCH_BUCKETS), text, hint)
     if parameter(config, LENGTH_BUCKETS):
         yield from _length_problems(config, model_name)
     else:
@@ -653,17 +659,6 @@ def _size_problems(config: ModelConfig, name: str, model_name: str) -> Iterator[
     elif sizes and sizes[-1] > _LARGEST:
         text = f"{name} has the size {sizes[-1]}, larger than any dimension, for {model_name}"
         yield Problem(_path(name), text, f"{_LARGEST} at most")
-
-
-def _batch_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    largest, most = sizes_of(parameter(config, BATCH_BUCKETS))[-1], config.max_batch_size
-    if most == 0:
-        text = f"{BATCH_BUCKETS} needs a model that batches, and max_batch_size is 0 for {model_name}"
-        yield Problem(_path(BATCH_BUCKETS), text, f"set max_batch_size to {largest}, or remove {BATCH_BUCKETS}")
-    elif largest != most:
-        text = f"the largest size of {BATCH_BUCKETS} is {largest}, but max_batch_size is {most} for {model_name}"
-        hint = f"they must be equal: set max_batch_size to {largest}, or end the sizes with {most}"
-        yield Problem(_path(BATCH_BUCKETS), text, hint)
 
 
 def _length_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:

@@ -220,23 +220,20 @@ class EngineConnection:
             return
         for kind, flags, shared, number, content in frames:
             if kind == RESPONSE:
-                self._answer(content, flags, shared, number)
+                found = self._pending.get(number)
+                if found is None:
+                    raise BadFrame(f"a response to the unknown request {number}")
+                pending = found[0]
+                response = self._responses.read(content, flags, shared, pending.request.id)
+                if response.final:
+                    del self._pending[number]
+                deliver(pending, response)
             elif kind == RESULT:
                 on_result = self._calls.pop(number, None)
                 if on_result is not None:
                     on_result(content)
             else:
                 self._on_state(from_plain(read_plain(content), EngineState))
-
-    def _answer(self, content: memoryview, flags: int, shared: int, number: int) -> None:
-        found = self._pending.get(number)
-        if found is None:
-            raise BadFrame(f"a response to the unknown request {number}")
-        pending = found[0]
-        response = self._responses.read(content, flags, shared, pending.request.id)
-        if response.final:
-            del self._pending[number]
-        deliver(pending, response)
 
     def lose(self, reason: str) -> None:
         """End the connection: every request and call that waits for the engine gets EngineGone."""

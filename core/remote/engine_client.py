@@ -178,19 +178,16 @@ class RemoteEngine:
 
     def look(self) -> None:
         if self.connection is None:
-            self._connect()
+            try:
+                self.connection = EngineConnection(self._path, self._memory_bytes, self._learn, self._link.wake)
+            except OSError as error:
+                _log.debug("no engine at %s: %s", self._path, error)
+            except ServerError as error:
+                if self._state.phase.failures.get("engine") != error.message:
+                    _log.error("cannot connect to the engine: %s", error.message)
+                    self._state = engine_down(error.message)
         if self._waiting:
             self._submit_waiting()
-
-    def _connect(self) -> None:
-        try:
-            self.connection = EngineConnection(self._path, self._memory_bytes, self._learn, self._link.wake)
-        except OSError as error:
-            _log.debug("no engine at %s: %s", self._path, error)
-        except ServerError as error:
-            if self._state.phase.failures.get("engine") != error.message:
-                _log.error("cannot connect to the engine: %s", error.message)
-                self._state = engine_down(error.message)
 
     def _lose(self, reason: str) -> None:
         connection, self.connection = self.connection, None

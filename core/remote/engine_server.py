@@ -328,7 +328,26 @@ class FrontEndConnection:
             return False
         try:
             for found in frames:
-                self._take(found)
+                kind, flags, shared, number, content = found
+                if kind == REQUEST:
+                    self._submit(number, content, shared, flags)
+                elif kind == CANCEL:
+                    pending = self._pending.get(number)
+                    if pending is not None:
+                        pending.cancel(CancelCause.of_number(flags))
+                elif kind == ACK:
+                    pending = self._pending.get(number)
+                    if pending is not None:  # otherwise its final response was sent
+                        assert isinstance(pending, StreamedRequest)
+                        pending.take(int(bytes(content)))
+                elif kind == RELEASE:
+                    assert self.memory is not None
+                    self.memory.released(content, number)
+                elif kind == TRACED:
+                    ahead, behind = from_plain(read_plain(content), _TRACED)
+                    guarded(partial(self._engine.trace_answered, number, ahead, behind), "noting an answer in a trace")
+                elif kind == CALL:
+                    self._on_call(self, number, content)
         finally:
             self._deferred.run()
         if self.queue:
@@ -344,28 +363,6 @@ class FrontEndConnection:
             raise BadFrame("no shared memory with its first frame")
         self.memory = SharedMemory.attach(descriptors[0])
         return self._reader.feed(content)
-
-    def _take(self, found: Frame) -> None:
-        kind, flags, shared, number, content = found
-        if kind == REQUEST:
-            self._submit(number, content, shared, flags)
-        elif kind == CANCEL:
-            pending = self._pending.get(number)
-            if pending is not None:
-                pending.cancel(CancelCause.of_number(flags))
-        elif kind == ACK:
-            pending = self._pending.get(number)
-            if pending is not None:  # otherwise its final response was sent
-                assert isinstance(pending, StreamedRequest)
-                pending.take(int(bytes(content)))
-        elif kind == RELEASE:
-            assert self.memory is not None
-            self.memory.released(content, number)
-        elif kind == TRACED:
-            ahead, behind = from_plain(read_plain(content), _TRACED)
-            guarded(partial(self._engine.trace_answered, number, ahead, behind), "noting an answer in a trace")
-        elif kind == CALL:
-            self._on_call(self, number, content)
 
     def _submit(self, number: int, content: memoryview, shared: int, flags: int) -> None:
         request = self._requests.read(content, shared, flags)

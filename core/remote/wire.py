@@ -371,7 +371,15 @@ class ResponseEncoder:
         flags = FINAL if response.final else 0
         packed = response.outputs
         if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
-            return frame(RESPONSE, number, (self._packed_head(response, packed.layout), packed.content), flags=flags)
+            key = (packed.layout, response.model_name, response.model_version)
+            known = self._known.get(key)
+            if known is None:
+                meta = _response_meta(response, _packed_entries(packed.layout))
+                self._known[key] = known = (meta, block_head(meta))
+            meta, head = known
+            if response.times is not None or response.trace:
+                head = block_head(meta, _notes(response))
+            return frame(RESPONSE, number, (head, packed.content), flags=flags)
         tensors: list[Buffer] = []
         offsets: list[int] = []
         outputs: list[_Entry] = []
@@ -387,15 +395,6 @@ class ResponseEncoder:
             raise
         return frame(RESPONSE, number, (head, *tensors), flags=flags, shared=len(offsets))
 
-    def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
-        key = (layout, response.model_name, response.model_version)
-        known = self._known.get(key)
-        if known is None:
-            meta = _response_meta(response, _packed_entries(layout))
-            self._known[key] = known = (meta, block_head(meta))
-        meta, head = known
-        return head if response.times is None and not response.trace else block_head(meta, _notes(response))
-
 
 def _notes(response: InferenceResponse) -> bytes:
     times = response.times
@@ -405,16 +404,6 @@ def _notes(response: InferenceResponse) -> bytes:
     if response.trace:
         numbers = (*numbers, response.trace)
     return b" ".join([b"%d" % number for number in numbers])
-
-
-def _note(response: InferenceResponse, text: str) -> None:
-    """Set the times and the trace of `response` from what `_notes` wrote."""
-    numbers = [int(word) for word in text.split()]
-    if len(numbers) in _TRACED:
-        response.trace = numbers.pop()
-    if numbers:
-        *durations, reason = numbers
-        response.times = InferenceTimes.of(durations, None if reason == -1 else CloseReason(reason))
 
 
 def _response_meta(response: InferenceResponse, outputs: list[_Entry]) -> bytes:
@@ -478,5 +467,11 @@ class ResponseDecoder:
             origin, error = meta.failure
             response.origin, response.error = Origin(origin), error_of(error)
         if times:
-            _note(response, times)
+            # As `_notes` wrote them.
+            numbers = [int(word) for word in times.split()]
+            if len(numbers) in _TRACED:
+                response.trace = numbers.pop()
+            if numbers:
+                *durations, reason = numbers
+                response.times = InferenceTimes.of(durations, None if reason == -1 else CloseReason(reason))
         return response

@@ -39,22 +39,15 @@ from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.stores.object_store import StoredObject, digest_checksum
 
 
-def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject]) -> str:
-    """Return the identity of these objects under these paths of this repository.
-
-    It includes the location, although locations share blobs: one storage's tags say nothing about another storage's
-    objects. The additional tree of links takes no space.
-    """
-    listed = sorted((path, stored.size, stored.tag) for path, stored in contents.items())
-    return hashlib.sha256(json.dumps([location, model, listed]).encode()).hexdigest()
-
-
 class Snapshot:
     """A folder in `models/` that eviction spares until `release`."""
 
     def __init__(self, models: Path, location: str, model: str, contents: Mapping[str, StoredObject]) -> None:
         """Wait until no process is removing the folder. Raises OSError."""
-        identity = snapshot_id(location, model, contents)
+        # The location too, although locations share blobs: one storage's tags say nothing about another's objects.
+        # The additional tree of links takes no space.
+        listed = sorted((path, stored.size, stored.tag) for path, stored in contents.items())
+        identity = hashlib.sha256(json.dumps([location, model, listed]).encode()).hexdigest()
         self._folder = models / identity
         self._location = location
         self._model = model
@@ -534,11 +527,6 @@ def lock_exclusive(path: Path) -> FileLock:
 def try_lock_exclusive(path: Path) -> FileLock | None:
     """Lock the file at `path`, made if missing, exclusively; None if it has another lock. Raises OSError."""
     return _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def try_lock_shared(path: Path) -> FileLock | None:
-    """Lock the file at `path`, made if missing, with others; None if it has an exclusive lock. Raises OSError."""
-    return _lock(path, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def _lock(path: Path, operation: int) -> FileLock | None:

@@ -105,7 +105,15 @@ class ObjectStoreSource:
         unused = unused_in_hub_folder({file.path for file in files})
         wanted = [file for file in files if version_of(file.path) in (None, version) and file.path not in unused]
         snapshot = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
-        return Fetched(ModelDirectory(model, snapshot.path, _folders(files)), snapshot.release)
+        found: dict[str, set[str]] = {}
+        for file in files:
+            folder, slash, rest = file.path.partition("/")
+            if slash:
+                found.setdefault(folder, set()).update(rest.split("/")[:1] if rest else [])
+        return Fetched(
+            ModelDirectory(model, snapshot.path, {folder: frozenset(names) for folder, names in found.items()}),
+            snapshot.release,
+        )
 
     def _stored(self, model: str, files: Iterable[SourceFile]) -> dict[str, StoredObject]:
         """Return the listed objects of `files`. Raises RepositoryUnavailable if it lacks one."""
@@ -130,16 +138,6 @@ class ObjectStoreSource:
 
 def _files(listed: Mapping[str, StoredObject]) -> tuple[SourceFile, ...]:
     return tuple(SourceFile(path, stored.size, stored.tag) for path, stored in sorted(listed.items()))
-
-
-def _folders(files: Iterable[SourceFile]) -> dict[str, frozenset[str]]:
-    """Return every folder of the model, with the names in it."""
-    found: dict[str, set[str]] = {}
-    for file in files:
-        folder, slash, rest = file.path.partition("/")
-        if slash:
-            found.setdefault(folder, set()).update(rest.split("/")[:1] if rest else [])
-    return {folder: frozenset(names) for folder, names in found.items()}
 
 
 class ObjectFolder:

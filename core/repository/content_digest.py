@@ -50,20 +50,17 @@ class ContentDigest:
         with self._lock:
             if self._digest is None and self._before is not None:
                 try:
-                    made = self._read(self._before)
+                    whole = blake2b()
+                    for name, (size, _, _) in self._before:
+                        whole.update(repr((name, size)).encode("utf-8", "surrogateescape"))
+                        with open_file(self._path / name) as file:
+                            while chunk := file.read(_AT_ONCE):
+                                whole.update(chunk)
+                    made = whole.digest()
                     self._digest = made if self._states() == self._before else None
                 except OSError:
                     return None
             return self._digest
-
-    def _read(self, files: list[_State]) -> bytes:
-        whole = blake2b()
-        for name, (size, _, _) in files:
-            whole.update(repr((name, size)).encode("utf-8", "surrogateescape"))
-            with open_file(self._path / name) as file:
-                while chunk := file.read(_AT_ONCE):
-                    whole.update(chunk)
-        return whole.digest()
 
     def _states(self) -> list[_State]:
         found = sorted(islice(self._walk(self._path, frozenset()), MOST_FILES + 1))

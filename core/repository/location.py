@@ -130,10 +130,15 @@ def _s3_location(address: _Address) -> Location:
     if not transport and ":" not in authority:
         return _in_bucket(Scheme.S3, "", "", [authority, *path])
     shown = "s3://" + (transport if transport == "https://" else "") + authority
-    host, port = _host_and_port(shown, authority)
-    if not port and not transport:
+    bare_address = authority.endswith("]") or ":" not in authority
+    host, colon, port = (authority, "", "") if bare_address else authority.rpartition(":")
+    if _HOST.fullmatch(host) is None:
+        raise ConfigInvalid(f"'{host}' in {shown} is not a host", hint=f"give {_FORMS}")
+    if colon and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _LAST_PORT):
+        raise ConfigInvalid(f"'{port}' in {shown} is not a port", hint=f"a port is a number from 1 to {_LAST_PORT}")
+    if not colon and not transport:
         raise ConfigInvalid(f"{shown} has no port", hint=f"give {_FORMS}")
-    return _in_bucket(Scheme.S3, f"{transport or 'http://'}{host}{port}", shown, path)
+    return _in_bucket(Scheme.S3, f"{transport or 'http://'}{host}{colon}{port}", shown, path)
 
 
 def _azure_location(address: _Address) -> Location:
@@ -158,14 +163,3 @@ def _in_bucket(scheme: Scheme, endpoint_url: str, before: str, path: list[str]) 
             hint="the name of a bucket consists of letters, digits, dots, underscores and hyphens",
         )
     return Location(shown, scheme, endpoint_url, bucket, prefix)
-
-
-def _host_and_port(shown: str, authority: str) -> tuple[str, str]:
-    """Return the host, and the port with its colon; empty without a port."""
-    bare_address = authority.endswith("]") or ":" not in authority
-    host, colon, port = (authority, "", "") if bare_address else authority.rpartition(":")
-    if _HOST.fullmatch(host) is None:
-        raise ConfigInvalid(f"'{host}' in {shown} is not a host", hint=f"give {_FORMS}")
-    if colon and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _LAST_PORT):
-        raise ConfigInvalid(f"'{port}' in {shown} is not a port", hint=f"a port is a number from 1 to {_LAST_PORT}")
-    return host, colon + port
