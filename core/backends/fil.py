@@ -563,17 +563,6 @@ def _classes_of(found: re.Match[bytes], content: mmap.mmap) -> int:
     return int(digits[1]) if digits else 0
 
 
-def _check_features(trees: Any) -> None:
-    """Raise TreeliteError for a tree that looks at features beyond a row: Treelite reads whatever is there."""
-    import treelite
-
-    for number in range(trees.num_tree):
-        tree = trees.get_tree_accessor(number)
-        features = tree.get_field("split_index")[tree.get_field("cleft") >= 0]
-        if features.size and not (features.min() >= 0 and features.max() < trees.num_feature):
-            raise treelite.TreeliteError(f"tree {number} has features beyond the {trees.num_feature} of a row")
-
-
 def _is_tree(text: str) -> bool:
     """True if each node and leaf of a tree of LightGBM has one parent: Treelite follows cycles without an end."""
     leaves = re.search(r"^num_leaves=(\d{1,9})$", text, re.MULTILINE)
@@ -594,7 +583,12 @@ def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
 
     try:
         trees = _read(path, type_of(path, settings), settings)
-        _check_features(trees)
+        # Treelite reads whatever is there, beyond the end of a row too.
+        for number in range(trees.num_tree):
+            tree = trees.get_tree_accessor(number)
+            features = tree.get_field("split_index")[tree.get_field("cleft") >= 0]
+            if features.size and not (features.min() >= 0 and features.max() < trees.num_feature):
+                raise treelite.TreeliteError(f"tree {number} has features beyond the {trees.num_feature} of a row")
         return trees
     except treelite.TreeliteError as exc:
         hint = hint_of(path, settings, f"or newer than Treelite {treelite.__version__}, which is installed")

@@ -145,19 +145,14 @@ class InProcessModel:
         self._closed = False
         self._axes: dict[str, tuple[int, ...]] | None = None
         wanted = {placement.device: placement for placement in context.placements}
-        # Read without the lock: it is replaced under the lock, and never changed.
-        self._loaded: dict[str, Any] = {device: framework.load(placement) for device, placement in wanted.items()}
+        # The weights by device. Read without the lock: it is replaced under the lock, and never changed.
+        self.loaded: dict[str, Any] = {device: framework.load(placement) for device, placement in wanted.items()}
         self.separated_because = framework.separated_because()
         if self.separated_because:
             self._spec = self._spec.separated()
 
-    @property
-    def loaded(self) -> Mapping[str, Any]:
-        """The weights by device (`Placement.device`)."""
-        return self._loaded
-
     def describe(self) -> dict[str, str]:
-        loaded = self._loaded
+        loaded = self.loaded
         providers = dict.fromkeys([self._framework.provider(weights) for weights in loaded.values()])
         return {
             "device": ", ".join(loaded),
@@ -194,14 +189,14 @@ class InProcessModel:
     def _weights(self, placement: Placement) -> Any:
         """The weights on the device of `placement`. If several threads ask for new ones, one of them loads them."""
         device = placement.device
-        if device in self._loaded:
-            return self._loaded[device]
+        if device in self.loaded:
+            return self.loaded[device]
         with self._changing:
             if self._closed:
                 raise RuntimeError("the model is closed")
-            if device not in self._loaded:
-                self._loaded = {**self._loaded, device: self._framework.load(placement)}
-            return self._loaded[device]
+            if device not in self.loaded:
+                self.loaded = {**self.loaded, device: self._framework.load(placement)}
+            return self.loaded[device]
 
     def watch(self, on_change: OnChange) -> None:
         """An instance can always execute."""
@@ -216,10 +211,10 @@ class InProcessModel:
         """Drop the weights on all devices except `devices`. Instances that use some keep them until they close."""
         kept = frozenset(devices)
         with self._changing:
-            self._loaded = {device: weights for device, weights in self._loaded.items() if device in kept}
+            self.loaded = {device: weights for device, weights in self.loaded.items() if device in kept}
 
     def shrink(self, device: str) -> None:
-        weights = self._loaded.get(device)
+        weights = self.loaded.get(device)
         if self._framework.shrink is not None and weights is not None:
             self._framework.shrink(weights, device)
 
@@ -227,7 +222,7 @@ class InProcessModel:
         """Drop all weights. They are freed when the last instance on them has closed as well."""
         with self._changing:
             self._closed = True
-            self._loaded = {}
+            self.loaded = {}
 
 
 def length_axes(

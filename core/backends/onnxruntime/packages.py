@@ -53,7 +53,15 @@ def variant_of(folder: Path, providers: Sequence[ProviderRequest], allowed: Sequ
                     model=model,
                 )
             context = onnxruntime.ModelPackageContext(str(folder))
-            component = _only_component(context, model)
+            names = context.get_component_names()
+            if len(names) != 1:
+                raise ConfigInvalid(
+                    f"the model package has the components {', '.join(map(repr, names))}: a model is one of them",
+                    hint="make a package, and so a model, of each, and an ensemble of the models",
+                    model=model,
+                )
+            (name,) = names
+            component = str(name)
             name, provider, chosen = _chosen(context, component, providers, model)
             variant = json.loads(package.get_variant_json(component, name))
             own = variant.get("executor_info", {}).get("ort")
@@ -80,18 +88,6 @@ def variant_of(folder: Path, providers: Sequence[ProviderRequest], allowed: Sequ
             model=model,
         )
     return Variant(name, provider, Path(file), dict(entries))
-
-
-def _only_component(context: Any, model: str) -> str:
-    names = context.get_component_names()
-    if len(names) != 1:
-        raise ConfigInvalid(
-            f"the model package has the components {', '.join(map(repr, names))}: a model is one of them",
-            hint="make a package, and so a model, of each, and an ensemble of the models",
-            model=model,
-        )
-    (name,) = names
-    return str(name)
 
 
 def _chosen(context: Any, component: str, providers: Sequence[ProviderRequest], model: str) -> tuple[str, str, Any]:

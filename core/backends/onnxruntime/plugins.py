@@ -39,7 +39,15 @@ def register(settings: Mapping[str, str]) -> dict[str, Sequence[Any]]:
         with _lock:
             is_new = name not in _registered
             if is_new:
-                _register(name, path)
+                # A failure raises; what else a library says would be on the error output without a time.
+                onnxruntime.set_default_logger_severity(SILENT)
+                try:
+                    onnxruntime.register_execution_provider_library(name, path)
+                except FAILURES as exc:
+                    raise ModelLoadFailed(
+                        f"ONNX Runtime {onnxruntime.__version__} cannot load its plugin '{name}': {exc}",
+                        hint="install what the library links, and a plugin that fits this version of ONNX Runtime",
+                    ) from exc
                 _registered[name] = path
             elif _registered[name] != path:
                 raise ConfigInvalid(f"the plugin '{name}' is given as {path}, and as {_registered[name]}")
@@ -48,15 +56,3 @@ def register(settings: Mapping[str, str]) -> dict[str, Sequence[Any]]:
         if is_new:
             _log.info("plugin '%s' of ONNX Runtime: %s", name, described(found[name]))
     return found
-
-
-def _register(name: str, path: str) -> None:
-    # A failure raises; what else a library says would be on the error output without a time.
-    onnxruntime.set_default_logger_severity(SILENT)
-    try:
-        onnxruntime.register_execution_provider_library(name, path)
-    except FAILURES as exc:
-        raise ModelLoadFailed(
-            f"ONNX Runtime {onnxruntime.__version__} cannot load its plugin '{name}': {exc}",
-            hint="install what the library links, and a plugin that fits this version of ONNX Runtime",
-        ) from exc

@@ -142,7 +142,13 @@ def fit(read: Callable[[], Any], config: ModelConfig, *, reshapes: bool) -> Fitt
         raise InvalidModelConfig(problems)
     inputs = [tensor.name for tensor in signature.inputs]
     outputs = [tensor.name for tensor in signature.outputs]
-    return FittedGraph(_converted(model, config, inputs, outputs), fitted, inputs, outputs, fixed_batch)
+    # The graph with tensors of the datatypes of `config` at its ends.
+    ends = openvino.preprocess.PrePostProcessor(model)
+    for entry in config.input:
+        ends.input(inputs.index(entry.name)).tensor().set_element_type(_type_of(entry))
+    for output in config.output:
+        ends.output(outputs.index(output.name)).tensor().set_element_type(_type_of(output))
+    return FittedGraph(ends.build(), fitted, inputs, outputs, fixed_batch)
 
 
 def _as_converted(
@@ -178,16 +184,6 @@ def _reshape(model: Any, config: ModelConfig, size: int | None, dims_too: bool =
         dims = wanted.get(name_of(port), own) if dims_too else own
         shapes[index] = openvino.PartialShape([*first, *dims])
     model.reshape(shapes)
-
-
-def _converted(model: Any, config: ModelConfig, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-    """The graph with tensors of the datatypes of `config` at its ends."""
-    ends = openvino.preprocess.PrePostProcessor(model)
-    for entry in config.input:
-        ends.input(inputs.index(entry.name)).tensor().set_element_type(_type_of(entry))
-    for output in config.output:
-        ends.output(outputs.index(output.name)).tensor().set_element_type(_type_of(output))
-    return ends.build()
 
 
 def _type_of(entry: ModelInput | ModelOutput) -> Any:

@@ -283,7 +283,8 @@ class OutcomeReader:
     def outcome(self, record: Record, batch_size: int = ANY) -> Outcome:
         is_final, waits = bool(record.flags & FINAL), bool(record.flags & WAITS)
         if record.flags & FAILED:
-            return Outcome(None, self._error(record), None, is_final, waits)
+            code = _CODES[record.layout] if record.layout < len(_CODES) else ErrorCode.INTERNAL
+            return Outcome(None, BackendFailed(record.text, model=self._model, code=code), None, is_final, waits)
         if record.flags & EMPTY:
             return Outcome(None, None, None, is_final)
         layout: _Outputs = self._table.find(record.layout)
@@ -323,10 +324,6 @@ class OutcomeReader:
         if known.size != len(record.run):
             raise BadFrame(f"{len(record.run)} bytes of tensors that have {known.size}")
         return [record.run[start:end] for _, _, _, start, end in known.layout.spans]
-
-    def _error(self, record: Record) -> ServerError:
-        code = _CODES[record.layout] if record.layout < len(_CODES) else ErrorCode.INTERNAL
-        return BackendFailed(record.text, model=self._model, code=code)
 
 
 def _problem_of(parameters: dict[str, Parameter]) -> str:

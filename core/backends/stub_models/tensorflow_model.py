@@ -34,7 +34,16 @@ class TritonPythonModel:
         self._outputs = [entry["name"] for entry in config["output"]]
         graph = tf.Graph()
         with graph.as_default():
-            self._session = tf.compat.v1.Session(graph=graph, config=_session_config(parameters))
+            intra, inter = (int(parameters.get(name, "0")) for name in ("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS"))
+            self._session = tf.compat.v1.Session(
+                graph=graph,
+                config=tf.compat.v1.ConfigProto(
+                    # The threads that the plan grants are in the environment.
+                    intra_op_parallelism_threads=intra or int(os.environ.get("OMP_NUM_THREADS", "0")),
+                    inter_op_parallelism_threads=inter or int(os.environ.get("OMP_NUM_THREADS", "0")),
+                    allow_soft_placement=True,
+                ),
+            )
             try:
                 if config["platform"] == "tensorflow_graphdef":
                     definition = tf.compat.v1.GraphDef()
@@ -44,7 +53,15 @@ class TritonPythonModel:
                     self._feeds = {entry["name"]: f"{entry['name']}:0" for entry in config["input"]}
                     self._fetches = {name: f"{name}:0" for name in self._outputs}
                 else:
-                    self._feeds, self._fetches = _load_saved_model(self._session, path, parameters)
+                    tag = parameters.get("TF_GRAPH_TAG", "serve")
+                    loaded = tf.compat.v1.saved_model.loader.load(self._session, [tag], path)
+                    signatures = {key: value for key, value in loaded.signature_def.items() if key not in _NOT_SERVED}
+                    key = parameters.get("TF_SIGNATURE_DEF") or "serving_default"
+                    chosen = signatures.get(key) or signatures[min(signatures)]
+                    self._feeds, self._fetches = (
+                        {name: info.name for name, info in chosen.inputs.items()},
+                        {name: info.name for name, info in chosen.outputs.items()},
+                    )
                 _run_init_operations(self._session, parameters, path)
             except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
                 raise ModelFailed(str(error)) from error
@@ -68,28 +85,6 @@ class TritonPythonModel:
 
     def finalize(self):
         self._session.close()
-
-
-def _session_config(parameters):
-    intra, inter = (int(parameters.get(name, "0")) for name in ("TF_NUM_INTRA_THREADS", "TF_NUM_INTER_THREADS"))
-    return tf.compat.v1.ConfigProto(
-        # The threads that the plan grants are in the environment.
-        intra_op_parallelism_threads=intra or int(os.environ.get("OMP_NUM_THREADS", "0")),
-        inter_op_parallelism_threads=inter or int(os.environ.get("OMP_NUM_THREADS", "0")),
-        allow_soft_placement=True,
-    )
-
-
-def _load_saved_model(session, path, parameters):
-    tag = parameters.get("TF_GRAPH_TAG", "serve")
-    loaded = tf.compat.v1.saved_model.loader.load(session, [tag], path)
-    signatures = {key: value for key, value in loaded.signature_def.items() if key not in _NOT_SERVED}
-    key = parameters.get("TF_SIGNATURE_DEF") or "serving_default"
-    chosen = signatures.get(key) or signatures[min(signatures)]
-    return (
-        {name: info.name for name, info in chosen.inputs.items()},
-        {name: info.name for name, info in chosen.outputs.items()},
-    )
 
 
 def _run_init_operations(session, parameters, path):

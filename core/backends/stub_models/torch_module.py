@@ -86,11 +86,8 @@ def _module(path, parameters):
     weights = path[: -len(".py")] + ".pt"
     if os.path.isfile(weights):
         module.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
-    return _compiled(module, parameters.get(_COMPILE))
-
-
-def _compiled(module, text):
-    """The module, compiled if the parameter says how. Triton compiles always, which costs minutes and a compiler."""
+    # Compiled if the parameter says how. Triton compiles always, which costs minutes and a compiler.
+    text = parameters.get(_COMPILE)
     if text is None:
         return module
     options = json.loads(text)

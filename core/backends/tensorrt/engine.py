@@ -512,8 +512,15 @@ def check_compatible(config: ModelConfig, engine: EngineDescription) -> None:
             )
     check_batch(config, supported_batch(config, engine))
     problems = list(_contradictions(config, engine))
+    # The engine's signature, where a -1 of either side fits the other, and shape tensors fit: those are checked by
+    # themselves.
+    batching = config.max_batch_size > 0
+    adapted: list[tuple[TensorSignature, ...]] = []
+    for _, entries, tensors in _sides(config, engine):
+        by_name = {entry.name: entry for entry in entries}
+        adapted.append(tuple(_fitted(tensor, by_name.get(name), batching) for name, tensor in tensors.items()))
     # The number of inputs is checked above, with TensorRT's own texts.
-    general = validate_against_signature(config, _adapted(config, engine), config.name)
+    general = validate_against_signature(config, ModelSignature(adapted[0], adapted[1]), config.name)
     problems += [problem for problem in general if problem.path != "input"]
     if problems:
         raise InvalidModelConfig(problems)
@@ -568,18 +575,6 @@ def _tensor_problems(
         if all(outside) and len(shape) == len(tensor.shape):  # no profile takes them
             text = f"model configuration specified invalid shape for input '{entry.name}' for model {config.name}. "
             yield Problem(f"{path}.dims", f"{text}Error details: {outside[0]}")
-
-
-def _adapted(config: ModelConfig, engine: EngineDescription) -> ModelSignature:
-    """The engine's signature, where a -1 of either side fits the other, and shape tensors fit: those are checked by
-    themselves.
-    """
-    batching = config.max_batch_size > 0
-    adapted: list[tuple[TensorSignature, ...]] = []
-    for _, entries, tensors in _sides(config, engine):
-        by_name = {entry.name: entry for entry in entries}
-        adapted.append(tuple(_fitted(tensor, by_name.get(name), batching) for name, tensor in tensors.items()))
-    return ModelSignature(adapted[0], adapted[1])
 
 
 def _fitted(tensor: EngineTensor, entry: ModelInput | ModelOutput | None, batching: bool) -> TensorSignature:

@@ -195,7 +195,7 @@ class TextRun:
         most = min(model.max_tokens, self._length) if self._length else model.max_tokens
         self._model = model = replace(model, max_tokens=most)
         tokenizer = tokenizer_for(most)
-        self._task: Task = TASKS[model.task](model, tokenizer, _shapes(session))
+        self.task: Task = TASKS[model.task](model, tokenizer, _shapes(session))
         self._tokenizers: dict[str, Any] = {model.truncation_side: tokenizer}
         self._pad_id = tokenizer.token_to_id(model.pad_token) or 0 if model.pad_token else 0
         found = tokenizer.encode("a")
@@ -209,7 +209,7 @@ class TextRun:
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], options: Any) -> Sequence[Array]:
         """The outputs `names` for the texts in `feed`. Raises InvalidRequest for a text that the model cannot take."""
-        task = self._task
+        task = self.task
         call = task.begin(feed)
         encodings = self._encoded(call)
         parts: list[Any] = []
@@ -234,13 +234,9 @@ class TextRun:
         tensors = task.tensors(rows, call)
         return [tensors[name] for name in names]
 
-    @property
-    def task(self) -> Task:
-        return self._task
-
     def _encoded(self, call: TextCall) -> list[Any]:
         # What is cut anyway is not read; a context that is read in parts is read whole.
-        most = None if self._task.needs_offsets else self._model.max_tokens * _MOST_CHARACTERS
+        most = None if self.task.needs_offsets else self._model.max_tokens * _MOST_CHARACTERS
         sides = [options.get("truncation_direction", self._model.truncation_side) for options in call.options]
         found: dict[int, Any] = {}
         for side in set(sides):
@@ -248,8 +244,13 @@ class TextRun:
             kept = slice(most) if side == "right" or most is None else slice(-most, None)
             written: list[Any] = [call.texts[at] for at in indices]
             written = [text[kept] if isinstance(text, str) else (text[0][kept], text[1][kept]) for text in written]
-            tokenizer = self._tokenizer(side)
-            encode = tokenizer.encode_batch if self._task.needs_offsets else tokenizer.encode_batch_fast
+            if side not in self._tokenizers:
+                known = self._tokenizers[self._model.truncation_side]
+                copied = Tokenizer.from_str(known.to_str())
+                copied.encode_special_tokens = known.encode_special_tokens  # which its JSON does not have
+                self._tokenizers[side] = _cutting(copied, replace(self._model, truncation_side=side))
+            tokenizer = self._tokenizers[side]
+            encode = tokenizer.encode_batch if self.task.needs_offsets else tokenizer.encode_batch_fast
             try:
                 found.update(zip(indices, encode(written), strict=True))
             except Exception as error:  # the library raises nothing narrower
@@ -263,27 +264,15 @@ class TextRun:
             encoding = self._with_special_tokens(text, sides[at]) if isinstance(text, list) else found[at]
             is_cut = bool(encoding.overflowing) or (isinstance(text, str) and most is not None and len(text) > most)
             if (is_cut and call.options[at].get("truncate") is False) or not self._model.truncate:
-                self._refuse_long(at, encoding, is_cut)
+                longest = self._model.max_tokens
+                if is_cut or len(encoding) > longest:
+                    count = "more" if is_cut else f"{len(encoding)} tokens, more"
+                    raise InvalidRequest(
+                        f"text {at} has {count} than the {longest} tokens that the model takes",
+                        hint="shorten it, or let the server cut texts: truncate",
+                    )
             encodings.append(encoding)
         return encodings
-
-    def _tokenizer(self, side: str) -> Any:
-        """The tokenizer that cuts texts on `side`; for the side that the model does not name it is made when needed."""
-        if side not in self._tokenizers:
-            known = self._tokenizers[self._model.truncation_side]
-            copied = Tokenizer.from_str(known.to_str())
-            copied.encode_special_tokens = known.encode_special_tokens  # which its JSON does not have
-            self._tokenizers[side] = _cutting(copied, replace(self._model, truncation_side=side))
-        return self._tokenizers[side]
-
-    def _refuse_long(self, at: int, encoding: Any, is_cut: bool) -> None:
-        most = self._model.max_tokens
-        if is_cut or len(encoding) > most:
-            count = "more" if is_cut else f"{len(encoding)} tokens, more"
-            raise InvalidRequest(
-                f"text {at} has {count} than the {most} tokens that the model takes",
-                hint="shorten it, or let the server cut texts: truncate",
-            )
 
     def _with_special_tokens(self, ids: list[int], side: str) -> TokenIds:
         """`ids` between the special tokens of a text, unless they have them already."""
@@ -316,7 +305,7 @@ class TextRun:
         if "position_ids" in self._inputs:
             made["position_ids"] = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
         feed = {name: made[name].astype(kind, copy=False) for name, kind in self._inputs.items()}
-        outputs = self._session.run(self._task.graph_outputs, feed, options)
+        outputs = self._session.run(self.task.graph_outputs, feed, options)
         return Group(indices, encodings, mask[:count], [output[:count] for output in outputs])
 
 

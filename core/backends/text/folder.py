@@ -213,7 +213,11 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     whole = read("config_sentence_transformers.json", required=False)
     prompts = {str(key): str(text or "") for key, text in (whole.get("prompts") or {}).items()}
     cross_encoder = settings.get("sentence_transformers")
-    labels = _labels(settings)
+    named = settings.get("id2label")
+    by_index = {int(index): str(label) for index, label in named.items()} if isinstance(named, dict) else {}
+    # transformers leaves both out if there are two labels with these names.
+    count = max(by_index) + 1 if by_index else _positive(settings.get("num_labels")) or 2
+    labels = tuple(by_index.get(index, f"LABEL_{index}") for index in range(count))
     task = parameters.choice("task", TaskName) or _task_of(settings, bool(modules), len(labels), name)
     found_activation = _activation_of(
         settings, (cross_encoder if isinstance(cross_encoder, dict) else {}) | whole, task, len(labels), name
@@ -500,14 +504,6 @@ def _task_of(settings: Mapping[str, Any], has_modules: bool, labels: int, model:
             model=model,
         )
     return TaskName.FEATURE_EXTRACTION
-
-
-def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    named = settings.get("id2label")
-    by_index = {int(index): str(label) for index, label in named.items()} if isinstance(named, dict) else {}
-    # transformers omits both if there are two labels with these names.
-    count = max(by_index) + 1 if by_index else _positive(settings.get("num_labels")) or 2
-    return tuple(by_index.get(index, f"LABEL_{index}") for index in range(count))
 
 
 def _positions(settings: Mapping[str, Any]) -> int:
