@@ -115,7 +115,12 @@ class Fleet:
                     copy.is_ready = False
                 self._sessions = {name: each for name, each in self._sessions.items() if each[0] not in surplus}
             for copy in surplus:
-                self._stop(copy)
+                with copy.probing:
+                    copy.is_leaving = True
+                while copy.outstanding:  # as the platform drains an instance
+                    time.sleep(_POLL_S)
+                copy.client.close()
+                copy.container.stop(self._limits.stop_s, self._report)
                 with self._lock:
                     self._copies.remove(copy)
             taken = [copy.instance for copy in self._copies]
@@ -160,14 +165,6 @@ class Fleet:
         if self._instances > 1 or self._component:
             self._say(f"a copy of the container starts on instance {instance + 1} of {self._instances}")
         return copy
-
-    def _stop(self, copy: _Copy) -> None:
-        with copy.probing:
-            copy.is_leaving = True
-        while copy.outstanding:  # as the platform drains an instance
-            time.sleep(_POLL_S)
-        copy.client.close()
-        copy.container.stop(self._limits.stop_s, self._report)
 
     @property
     def current(self) -> int:
