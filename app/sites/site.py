@@ -29,10 +29,6 @@ if TYPE_CHECKING:  # the main process makes the credentials, and imports neither
     from trident.core.grpc.transport import Application
 
 
-def _as_it_is(engine: Any) -> Any:
-    return engine
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2Port:
     """The application of an HTTP/2 port and its limits. `tls` is None for plain text.
@@ -59,7 +55,7 @@ class ServerParts:
     """
 
     makers: Mapping[str, MakeBackend] | None = None
-    around: Callable[[Any], Any] = _as_it_is
+    around: Callable[[Any], Any] = lambda engine: engine
 
 
 class Site:

@@ -164,7 +164,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             "logger_class": GunicornLog,
             "control_socket_disable": True,
             "proc_name": "trident",
-            "post_fork": _forked,
+            "post_fork": lambda arbiter, worker: arbiter.worker_forked(),
             "post_worker_init": _booted,
         }
         if os.access(IN_MEMORY, os.W_OK):
@@ -181,11 +181,6 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
 
     def run(self) -> None:
         TridentArbiter(self).run()
-
-
-def _forked(arbiter: Any, worker: Any) -> None:
-    """In a new worker."""
-    arbiter.worker_forked()
 
 
 def _booted(worker: Any) -> None:

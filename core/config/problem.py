@@ -76,7 +76,7 @@ def open_file(path: Path) -> BufferedReader:
     """Open a file of a model to read it. Raises OSError for anything but a regular file, such as a pipe or a link to a
     file of the kernel: to read those could take for ever.
     """
-    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     try:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or (not found.st_size and _has_content(file)):
@@ -85,10 +85,6 @@ def open_file(path: Path) -> BufferedReader:
         file.close()
         raise
     return file
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _has_content(file: BufferedReader) -> bool:

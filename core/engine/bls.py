@@ -52,24 +52,42 @@ class EngineBlsClient:
         self, call: PendingRequest, decoupled: bool, holder: Placement | None, wait: InstanceWait | None
     ) -> None:
         """Submit the request of a model, as soon as the one that it asks is loaded. Any thread."""
-        request = call.request
+        name = call.request.model_name
         try:
-            version = self._models.find(request.model_name, request.model_version)
+            version = self._models.find(name, call.request.model_version)
         except ModelCold as cold:
             call.defer = None
             cold.await_load(partial(self._submit, call, decoupled, holder, wait))
             return
         except ServerError as error:
-            call.refuse(_not_ready(request.model_name, error))
+            # Triton's texts for an unknown model have differed: this one has both.
+            text = f"Failed for execute the inference request. Model '{name}' is not ready. {error.message}"
+            call.refuse(BackendFailed(text, hint=error.hint, model=name))
             return
+        # The whole cures are in the messages, because a model gets no hint.
         if version.spec.decoupled and not decoupled:
-            call.refuse(_decoupled(request.model_name))
+            text = (  # the quote at the end is Triton's
+                f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the "
+                "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
+                "calls for decoupled models.'"
+            )
         elif holder is not None and (resource := self._lacking(holder, version)):
-            call.refuse(waits_for_itself(holder, request.model_name, resource))
+            text = (
+                f"model '{name}' needs the resource '{resource}' of the rate limiter, which instance '{holder.name}' "
+                "holds until it has the answer, so it would never come. Ask without the resource: give one of the two "
+                "models another resource or none in instance_group.rate_limiter, or raise the limit with "
+                f"--rate-limit-resource={resource}:N"
+            )
         elif wait is not None and not self._waiting.begin(wait, version):
-            call.refuse(waits_for_its_own_instance(wait.instance, request.model_name))
+            text = (
+                f"model '{name}' would never answer: instance '{wait.instance.name}' waits for it, and each of its "
+                "instances is that one or waits for it. Give a model on the way one instance more "
+                "(instance_group.count), or ask after 'execute' has returned"
+            )
         else:
             call.submit_to(version)
+            return
+        call.refuse(BackendFailed(text, model=name))
 
     def _lacking(self, holder: Placement, version: ModelVersion) -> str:
         """The resource for which `version`, or a step of it, waits as long as `holder` executes; "" for none."""
@@ -179,43 +197,3 @@ class _StreamedCall(StreamedRequest):
 def _refusal(request: InferenceRequest, error: ServerError, origin: Origin) -> InferenceResponse:
     text = f"Model {request.model_name} - Error when running inference: {error.message}"
     return InferenceResponse.failed(request, BackendFailed(text, hint=error.hint, model=error.model), origin)
-
-
-def _not_ready(name: str, error: ServerError) -> ServerError:
-    """Triton's texts for an unknown model have differed: this one has both."""
-    return BackendFailed(
-        f"Failed for execute the inference request. Model '{name}' is not ready. {error.message}",
-        hint=error.hint,
-        model=name,
-    )
-
-
-def waits_for_itself(holder: Placement, name: str, resource: str) -> ServerError:
-    """The error of a request to model `name` that would deadlock with the execution of `holder`."""
-    # The whole cure is in the message, because a model gets no hint.
-    return BackendFailed(
-        f"model '{name}' needs the resource '{resource}' of the rate limiter, which instance '{holder.name}' holds "
-        "until it has the answer, so it would never come. Ask without the resource: give one of the two models another "
-        f"resource or none in instance_group.rate_limiter, or raise the limit with --rate-limit-resource={resource}:N",
-        model=name,
-    )
-
-
-def waits_for_its_own_instance(holder: Placement, name: str) -> ServerError:
-    """The error of a request to model `name` that only instances could execute which wait for it."""
-    return BackendFailed(
-        f"model '{name}' would never answer: instance '{holder.name}' waits for it, and each of its instances is that "
-        "one or waits for it. Give a model on the way one instance more (instance_group.count), or ask after 'execute' "
-        "has returned",
-        model=name,
-    )
-
-
-def _decoupled(name: str) -> ServerError:
-    # The quote at the end is Triton's.
-    return BackendFailed(
-        f"Model {name} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
-        "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
-        "models.'",
-        model=name,
-    )

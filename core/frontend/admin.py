@@ -292,6 +292,7 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
     """Only the memory of a model's own processes is known: that of the others stays empty."""
     statistics = version.statistics
     success = statistics.request_success
+    long_execution = {"ns": statistics.oldest_execution_ns, "pending_count": statistics.pending}
     return {
         "name": version.name,
         "version": str(version.version),
@@ -316,12 +317,8 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
         ],
         "batch_close_count": {reason.label: count for reason, count in statistics.batch_closes.items()},
         **({"bucket_stats": [_bucket(bucket) for bucket in statistics.buckets]} if statistics.buckets else {}),
-        **({"long_execution": _long_execution(statistics)} if statistics.oldest_execution_ns >= LONG_S * 1e9 else {}),
+        **({"long_execution": long_execution} if statistics.oldest_execution_ns >= LONG_S * 1e9 else {}),
     }
-
-
-def _long_execution(statistics: StatisticsSnapshot) -> dict[str, int]:
-    return {"ns": statistics.oldest_execution_ns, "pending_count": statistics.pending}
 
 
 def memory_usage(device_bytes: Mapping[str, int]) -> list[dict[str, str | int]]:

@@ -307,12 +307,8 @@ def plain_value(value: Any) -> Any:
 def write_lenient(value: Any) -> bytes:
     """Compact JSON with the bare words NaN and Infinity, and with strings that are not UTF-8 byte for byte, as in
     Triton. Source: docs/spec/http.md sections 1 and 5."""
-    text = json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(value, default=lambda array: array.tolist(), ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogateescape")
-
-
-def _plain(value: np.ndarray[Any, Any] | np.generic) -> Any:
-    return value.tolist()
 
 
 _BLANK = re.compile(rb"\n[ \t\r]*\n").search

@@ -126,7 +126,7 @@ def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
         if all(word in row["name"].lower() for word in words) and state in ("", row["state"] or "NONE")
     ]
     column, _, direction = asked.get("sort", "name").partition("-")
-    matching.sort(key=_name)
+    matching.sort(key=lambda row: (row["name"], row["version"] or 0))
     if column != "name" or direction:
         matching.sort(key=_order(column), reverse=direction == "down")
     offset, limit = _number(asked, "offset"), min(_number(asked, "limit", 50), _MOST_ROWS)
@@ -192,10 +192,6 @@ def _row(line: VersionOverview, refused: Counter[str]) -> dict[str, Any]:
 
 def _has_failed(row: dict[str, Any]) -> bool:
     return row["state"] == ModelState.UNAVAILABLE.value and row["reason"] not in ("", UNLOADED, REGISTERED)
-
-
-def _name(row: dict[str, Any]) -> tuple[str, int]:
-    return row["name"], row["version"] or 0
 
 
 def _order(column: str) -> Callable[[dict[str, Any]], Any]:

@@ -391,7 +391,7 @@ class ModelStream:
         model, first = sequence.first  # a later one may be what was refused
         request = first.with_inputs(first.inputs, model_version=first.model_version, id="")
         request.sequence_start, request.sequence_end = False, True
-        self._bridge.submit(model, request, _ignore).cancel()
+        self._bridge.submit(model, request, lambda response: None).cancel()
 
     def _enter(self, asked: _Asked) -> None:
         self._in_flight[asked] = None
@@ -514,10 +514,6 @@ class ModelStream:
 
 def _nothing() -> None:
     """Does nothing: no caller waits."""
-
-
-def _ignore(response: InferenceResponse) -> None:
-    """Ignores the response to the end of a sequence."""
 
 
 def _output_chunk(response: InferenceResponse) -> tuple[bytes, bool]:

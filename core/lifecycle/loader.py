@@ -325,7 +325,8 @@ class ModelLoader:
             if not instances:
                 probe = SchedulerProbe(version.name, scheduler)
                 attempt.watch(partial(_end, probe))
-                attempt.watch(partial(_end_steps, version))
+                because = f"the load of ensemble '{version.name}', which asked, ended: "
+                attempt.watch(lambda reason: version.end_given_up(because + reason, for_good=False))
                 self._check_golden(version, probe, golden)
             # One instance per device: those on one device share a session, and so give the same answers.
             for instance in {instance.placement.device: instance for instance in instances}.values():
@@ -591,10 +592,6 @@ def _close_loaded(model: BackendModel, instances: Sequence[BackendInstance], ver
         version.reservations.remove(instance)
         instance.close()
     model.close()
-
-
-def _end_steps(ensemble: ModelVersion, reason: str) -> None:
-    ensemble.end_given_up(f"the load of ensemble '{ensemble.name}', which asked, ended: {reason}", for_good=False)
 
 
 def _end(instance: BackendInstance, reason: str) -> None:

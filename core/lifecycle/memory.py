@@ -76,10 +76,6 @@ class Shortage:
     left: Need
 
 
-def _no_room(model: str, shortage: Shortage) -> bool:
-    return False
-
-
 # The devices among those that are named, as they are now; without those that cannot be read.
 ReadDevices = Callable[[Collection[str]], Mapping[str, MemoryReading]]
 
@@ -275,7 +271,7 @@ class MemoryLedger:
         self.devices = devices if budget is None else {CPU: "", **devices}
         self.budget = budget
         self.reclaim: Callable[[], None] = lambda: None
-        self.make_room: Callable[[str, Shortage], bool] = _no_room
+        self.make_room: Callable[[str, Shortage], bool] = lambda model, shortage: False
         self._read = read if budget is None else partial(read_devices, read, budget)
         self._per_model = per_model
         self._hint = hint

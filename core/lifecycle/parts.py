@@ -20,10 +20,6 @@ from trident.core.shared_memory import Regions
 Wrap = Callable[[Scheduler, ModelVersion, SchedulingContext], Scheduler]
 
 
-def _ignore(device: str) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
     """The parts that the loader gives to all versions.
@@ -35,7 +31,7 @@ class EngineParts:
     """
 
     gpu_uuids: Sequence[str] = ()
-    on_device_lost: Callable[[str], None] = _ignore
+    on_device_lost: Callable[[str], None] = lambda device: None
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
     wraps: Sequence[Wrap] = ()
     rate_limiter: RateLimiter | None = None

@@ -182,7 +182,7 @@ class LocalSource:
         return sorted(found, key=lambda file: file.path)
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
-        return Fetched(ModelDirectory(model, self.path / model), _nothing)
+        return Fetched(ModelDirectory(model, self.path / model), lambda: None)
 
     def _walk(self, folder: str, prefix: str, found: list[SourceFile], seen: set[tuple[int, int]]) -> bool:
         """Add all files under `folder` to `found`. An empty folder counts as an empty file: it may be a version.
@@ -236,10 +236,6 @@ def _is_utf8(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _nothing() -> None:
-    """Release nothing: the files belong to the user, or were released before."""
 
 
 NOT_UNIQUE = "model appears in two or more repositories"

@@ -93,10 +93,6 @@ HELD.next = (IDLE, WAITING)  # the execution has ended; there is more work
 LOAD_EXECUTIONS = 2
 
 
-def _never() -> bool:
-    return False
-
-
 class Reservation:
     """Any thread, one at a time except for `interrupt`. Every attribute is guarded by the limiter's lock.
 
@@ -114,7 +110,7 @@ class Reservation:
         self.position = LOAD_EXECUTIONS * priority
         self.arrival = 0
         self.state = IDLE
-        self.has_more: Callable[[], bool] = _never
+        self.has_more: Callable[[], bool] = lambda: False
         self._lock = lock
         self._changed = threading.Condition(lock)
 

@@ -490,10 +490,12 @@ class Http1Service:
         self.clock = connections.clock
         self.limits = connections.limits
         self.allocate = allocate
-        self.admit: Callable[[dict[str, Any]], int | Reply] = getattr(application, "admit", _any_length)
-        self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", _unknown)
+        self.admit: Callable[[dict[str, Any]], int | Reply] = getattr(application, "admit", lambda environ: MAX_LENGTH)
+        self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", lambda environ: 0)
         self.trace_gate: TraceGate = getattr(application, "trace_gate", _SHUT)
-        self.end_traces: Callable[[dict[str, Any], Span], None] = getattr(application, "end_traces", _nothing)
+        self.end_traces: Callable[[dict[str, Any], Span], None] = getattr(
+            application, "end_traces", lambda environ, sent: None
+        )
         self.response_heads: ResponseHeads = Memo(512)
         self.heads = RequestHeadParser(
             self.base_environ(),
@@ -514,18 +516,6 @@ class Http1Service:
             "wsgi.multithread": True,
             "wsgi.url_scheme": self.scheme,
         }
-
-
-def _nothing(environ: dict[str, Any], sent: Span) -> None:
-    """The application traces nothing."""
-
-
-def _unknown(environ: dict[str, Any]) -> int:
-    return 0
-
-
-def _any_length(environ: dict[str, Any]) -> int:
-    return MAX_LENGTH
 
 
 # --- the access log

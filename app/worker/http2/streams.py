@@ -162,7 +162,7 @@ class Outbox:
 
     def detach(self) -> None:
         """Drop the reference to the connection; later data is not sent."""
-        self._wants_flush = _ignore
+        self._wants_flush = lambda: None
 
     def take(self) -> tuple[list[Buffer], int]:
         """The parts for the socket, and their size in bytes. Ask again when the socket has taken all of it."""
@@ -205,10 +205,6 @@ class Outbox:
             # A stream that has more to send adds itself again, behind the others.
             stream = ready.pop(next(iter(ready)))
             stream.pump(min(self.window, self.frame, _TURN if ready else _ALONE))
-
-
-def _ignore() -> None:
-    """Stands in for a connection that has ended."""
 
 
 class NullReceiver(Receiver):

@@ -84,9 +84,6 @@ _LAST_BREATH_S = 1.0
 OnLine = Callable[[int, str], None]
 
 
-def _ignore(level: int, text: str) -> None: ...
-
-
 class _Output:
     """Reads what a process prints to one of its pipes, as lines."""
 
@@ -136,7 +133,7 @@ class _Output:
             pass
         with self._lock:
             self._pipe.close()
-            self._on_line = _ignore  # no cycle: the process has its outputs
+            self._on_line = lambda level, text: None  # no cycle: the process has its outputs
 
 
 LIMIT_S = 5.0

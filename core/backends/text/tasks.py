@@ -77,10 +77,6 @@ def _names(value: Any) -> list[str]:
     return value
 
 
-def _any_names(value: Any) -> list[str]:
-    return [] if value == [] else _names(value)
-
-
 def _template(value: Any) -> list[str]:
     """The pieces around the label, of a text as `str.format` reads it."""
     pieces = [""]
@@ -514,7 +510,7 @@ class TokenClassification(_Found):
 
     options: Mapping[str, Callable[[Any], Any]] = {
         "aggregation_strategy": _one_of("none", "simple", "first", "average", "max"),
-        "ignore_labels": _any_names,
+        "ignore_labels": lambda value: [] if value == [] else _names(value),
         "stride": _count,
         "truncate": _flag,
     }

@@ -162,7 +162,7 @@ class _Fields:
         if self._datatype is BYTES:
             return bytes_array([field.encode("latin-1") for field in self._fields], self._shape)
         if self._datatype.kind == "b":
-            return np.array(self._each(_bool), np.bool_).reshape(self._shape)
+            return np.array(self._each(lambda field: _BOOLS[field.strip().lower()]), np.bool_).reshape(self._shape)
         if wide_kind(self._datatype) == "f":
             doubles = np.array(self._each(_double if self._grouped else float), np.float64)
             for index in np.flatnonzero(np.isinf(doubles)).tolist():
@@ -210,10 +210,6 @@ def _integer(field: str) -> int:
     if not value.is_integer() or abs(value) >= _EXACT:
         raise ValueError(field)
     return int(value)
-
-
-def _bool(field: str) -> bool:
-    return _BOOLS[field.strip().lower()]
 
 
 def _can(read: Callable[[str], Any], field: str) -> bool:

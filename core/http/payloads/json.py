@@ -142,22 +142,14 @@ def _decode_columns(content: Any, spec: ModelSpec) -> DecodedPayload:
     arrays: dict[str, Array] = {}
     if spec.max_batch_size == 0:
         for name, value in content.items():
-            array = column_array([value], spec.inputs[name], ErrorLocation(_whole, name))
+            array = column_array([value], spec.inputs[name], ErrorLocation(lambda _: "the tensor", name))
             arrays[name] = array.reshape(array.shape[1:])
         return DecodedPayload(arrays=arrays, count=None, stacked=False)
     for name, value in content.items():
         if type(value) is not list or not value:
             raise InvalidRequest(f"input '{name}': expected a list of at least one row, got {shown(value)}")
-        arrays[name] = column_array(value, spec.inputs[name], ErrorLocation(_row, name))
+        arrays[name] = column_array(value, spec.inputs[name], ErrorLocation(lambda index: f"row {index}", name))
     return DecodedPayload(arrays=arrays, count=common_count(arrays), stacked=True)
-
-
-def _row(index: int) -> str:
-    return f"row {index}"
-
-
-def _whole(_index: int) -> str:
-    return "the tensor"
 
 
 # --- numbers of the only input
