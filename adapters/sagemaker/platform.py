@@ -278,7 +278,17 @@ _LEVELS = {"notset": 0, "debug": 10, "info": 20, "warning": 30, "warn": 30, "err
 def server_options(environ: Mapping[str, str], settings: SageMakerSettings) -> list[OptionText]:
     """The options that the platform's defaults and variables set; later ones win. Raises ConfigInvalid."""
     set_here = {name: text.strip() for name, text in environ.items() if name.startswith(PREFIX) and text.strip()}
-    found = [*_defaults(settings), *_log_options(set_here)]
+    given = {
+        "allow-sagemaker": "true",
+        "allow-http": "false",
+        "allow-grpc": "false",
+        "allow-metrics": "false",
+        "model-control-mode": "demand" if settings.multi_model else "explicit",
+        "exit-timeout-secs": _EXIT_TIMEOUT,
+        "shutdown-grace-secs": "0",
+        "http-max-input-size": str(_BATCH_BODY if settings.batch else _REAL_TIME_BODY),
+    }
+    found = [*[OptionText(flag, text, PLATFORM) for flag, text in given.items()], *_log_options(set_here)]
     found += [OptionText(flag, set_here[name].split()[0], name) for name, flag in _VERBATIM.items() if name in set_here]
     if _DISABLE_NAMESPACING in set_here:
         disabled = as_boolean(_DISABLE_NAMESPACING, set_here[_DISABLE_NAMESPACING].split()[0])
@@ -319,20 +329,6 @@ def misspelled(environ: Mapping[str, str]) -> list[str]:
                 f"unknown variable {name}" + (f"; did you mean {_TRITON_PREFIX}{nearest[0]}?" if nearest else "")
             )
     return lines
-
-
-def _defaults(settings: SageMakerSettings) -> list[OptionText]:
-    given = {
-        "allow-sagemaker": "true",
-        "allow-http": "false",
-        "allow-grpc": "false",
-        "allow-metrics": "false",
-        "model-control-mode": "demand" if settings.multi_model else "explicit",
-        "exit-timeout-secs": _EXIT_TIMEOUT,
-        "shutdown-grace-secs": "0",
-        "http-max-input-size": str(_BATCH_BODY if settings.batch else _REAL_TIME_BODY),
-    }
-    return [OptionText(flag, text, PLATFORM) for flag, text in given.items()]
 
 
 def _body_limit(set_here: Mapping[str, str], settings: SageMakerSettings) -> list[OptionText]:

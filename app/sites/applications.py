@@ -36,7 +36,6 @@ from trident.core.observability.statistics import MetricsOptions
 
 if TYPE_CHECKING:
     from trident.app.sites.engine_start import EngineStart
-    from trident.core.grpc.front_end import GrpcOptions
     from trident.core.remote.engine_client import RemoteEngine
     from trident.core.remote.pool import EnginePool
 
@@ -165,28 +164,12 @@ def grpc_ports(
         return {}
     bridge = make_bridge(settings.grpc_infer_thread_count)
     from trident.core.grpc.application import GrpcApplication  # for servers with gRPC only
-
-    application = GrpcApplication(engine, grpc_options(settings, credentials.tokens), bridge, gevent.spawn, allocate)
-    if show is not None:
-        show(application.request_metrics)
-    port = Http2Port(
-        application=application,
-        limits=http2_limits(settings),
-        tls=credentials.grpc_tls,
-        max_age_s=_seconds(settings.grpc_max_connection_age),
-        age_grace_s=_seconds(settings.grpc_max_connection_age_grace),
-        shares_memory=allocate is not None,
-    )
-    return {place.port: port}
-
-
-def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> GrpcOptions:
     from trident.core.grpc.front_end import GrpcOptions
 
-    return GrpcOptions(
+    options = GrpcOptions(
         header_forward_pattern=settings.grpc_header_forward_pattern,
         restricted=parse_restricted(settings.grpc_restricted_protocol, GRPC),
-        tokens=tokens,
+        tokens=credentials.tokens,
         compression_level=settings.grpc_infer_response_compression_level,
         max_message_size=settings.grpc_max_message_size,
         max_unfinished_size=settings.grpc_max_unfinished_size,
@@ -194,21 +177,29 @@ def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         allow_client_shm=settings.allow_client_shm,
         error_hints=ErrorHints(settings.error_hints),
     )
-
-
-def http2_limits(settings: ServerSettings) -> Http2Limits:
-    """gRPC's rules for pings; without the permission a ping may come once in two hours while there is no call."""
+    application = GrpcApplication(engine, options, bridge, gevent.spawn, allocate)
+    if show is not None:
+        show(application.request_metrics)
+    # gRPC's rules for pings; without the permission one may come in two hours while there is no call.
     defaults = Http2Limits()
     interval_s = settings.grpc_http2_min_recv_ping_interval_without_data / 1000
     permitted = settings.grpc_keepalive_permit_without_calls
-    return Http2Limits(
-        ping_interval_s=interval_s,
-        ping_interval_idle_s=interval_s if permitted else defaults.ping_interval_idle_s,
-        ping_strikes=settings.grpc_http2_max_ping_strikes,
-        keepalive_s=settings.grpc_keepalive_time / 1000,
-        keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
-        keepalive_without_streams=permitted,
+    port = Http2Port(
+        application=application,
+        limits=Http2Limits(
+            ping_interval_s=interval_s,
+            ping_interval_idle_s=interval_s if permitted else defaults.ping_interval_idle_s,
+            ping_strikes=settings.grpc_http2_max_ping_strikes,
+            keepalive_s=settings.grpc_keepalive_time / 1000,
+            keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
+            keepalive_without_streams=permitted,
+        ),
+        tls=credentials.grpc_tls,
+        max_age_s=_seconds(settings.grpc_max_connection_age),
+        age_grace_s=_seconds(settings.grpc_max_connection_age_grace),
+        shares_memory=allocate is not None,
     )
+    return {place.port: port}
 
 
 def _seconds(milliseconds: int) -> float:

@@ -82,18 +82,6 @@ class Forms:
     binary: bool = False
     answers: bool = False
 
-    def with_query(self, query: str) -> Forms:
-        """These, changed by the query of the address. Raises InvalidRequest."""
-        given = {}
-        for name, value in parse_qsl(query, keep_blank_values=True):
-            if name not in self.__slots__ or value not in ("v2", "chunk"):
-                raise InvalidRequest(
-                    f"a stream has no option '{name[:100]}={value[:100]}'",
-                    hint="the options are text, binary and answers, and each is v2 or chunk",
-                )
-            given[name] = value == "chunk"
-        return replace(self, **given)
-
 
 def stream(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """Open a stream to `model`; `version` is text, empty for the latest. Raises ServerError."""
@@ -112,7 +100,16 @@ def open_socket(front_end: HttpFrontEnd, environ: Environ, find: Find, forms: Fo
     origin = environ.get("HTTP_ORIGIN")
     if origin is not None and urlsplit(origin).netloc.lower() != environ.get("HTTP_HOST", "").lower():
         raise OriginRefused(origin)
-    forms = forms.with_query(environ["QUERY_STRING"])
+    query = environ["QUERY_STRING"]
+    given = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in forms.__slots__ or value not in ("v2", "chunk"):
+            raise InvalidRequest(
+                f"a stream has no option '{name[:100]}={value[:100]}'",
+                hint="the options are text, binary and answers, and each is v2 or chunk",
+            )
+        given[name] = value == "chunk"
+    forms = replace(forms, **given)
     find()
     return Reply(101, accept(ModelStream(front_end, environ, find, forms)), [])
 
