@@ -300,11 +300,7 @@ def decode_object(body: Buffer, version: int, spec: ModelSpec, max_input_size: i
     No memory is taken for tensors of more than `max_input_size` bytes. Raises InvalidRequest with Triton's texts.
     """
     request = InferenceRequest(spec.name, [], model_version=version)
-    return _decode(_parse(body, spec), _Reading(request, spec, max_input_size))
-
-
-def _decode(members: Members, reading: _Reading) -> InferenceRequest:
-    request, spec = reading.request, reading.spec
+    members, reading = _parse(body, spec), _Reading(request, spec, max_input_size)
     request_id = next((value for key, value in _pairs(members) if key == "id"), None)
     if request_id is not None and "id" not in spec.inputs:
         string("id", request_id)

@@ -228,10 +228,6 @@ class EnginePool:
         if version <= _FIRST_HOLD:
             return self._holder_of(version).model(name, version)
         models = self._models
-        found = models[name, version] = self._find(name, version)
-        return found
-
-    def _find(self, name: str, version: int) -> PooledModel:
         candidates = []
         errors: list[ServerError] = []
         for number, engine in enumerate(self._engines):
@@ -243,7 +239,8 @@ class EnginePool:
             raise self._most_telling(errors)
         spec = candidates[0].model.spec
         is_pinned = spec.preserves_ordering or (self._keeps_answers and spec.response_cache)
-        return PooledModel(candidates, is_pinned=is_pinned)
+        found = models[name, version] = PooledModel(candidates, is_pinned=is_pinned)
+        return found
 
     def model_nowait(self, name: str, version: int = -1) -> PooledModel | None:
         return self._models.get((name, version))

@@ -175,7 +175,23 @@ class RequestEncoder:
             or request.trace
         )
         if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not is_plain:
-            return _write(request, number, share, flags)
+            tensors: list[Buffer] = []
+            offsets: list[int] = []
+            entries: list[_Entry] = []
+            for tensor in request.inputs:
+                if type(tensor) is RegionInput:
+                    entries.append((tensor.name, tensor.datatype, tensor.shape, 0, False))
+                    continue
+                content = tensor.data
+                if type(content) is not memoryview:
+                    content = memoryview(wire_bytes(np.ascontiguousarray(content)))
+                is_shared = _put(content, share, tensors, offsets)
+                entries.append((tensor.name, tensor.datatype, tensor.shape, content.nbytes, is_shared))
+            if request.arrived_ns:
+                tensors.append(_MOMENT.pack(request.arrived_ns))
+                flags |= TIMED
+            head = block_head(_meta(request, entries), _encoded(request.id), offsets)
+            return frame(REQUEST, number, (head, *tensors), flags=flags, shared=len(offsets))
         layout = inputs.layout
         key = (layout, request.model_name, request.model_version, request.outputs, request.priority, request.timeout_us)
         known = self._known.get(key)
@@ -189,26 +205,6 @@ class RequestEncoder:
             return frame(REQUEST, number, (head, inputs.content), flags=flags)
         moment = _MOMENT.pack(request.arrived_ns)
         return frame(REQUEST, number, (head, inputs.content, moment), flags=flags | TIMED)
-
-
-def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> bytes:
-    tensors: list[Buffer] = []
-    offsets: list[int] = []
-    inputs: list[_Entry] = []
-    for tensor in request.inputs:
-        if type(tensor) is RegionInput:
-            inputs.append((tensor.name, tensor.datatype, tensor.shape, 0, False))
-            continue
-        content = tensor.data
-        if type(content) is not memoryview:
-            content = memoryview(wire_bytes(np.ascontiguousarray(content)))
-        is_shared = _put(content, share, tensors, offsets)
-        inputs.append((tensor.name, tensor.datatype, tensor.shape, content.nbytes, is_shared))
-    if request.arrived_ns:
-        tensors.append(_MOMENT.pack(request.arrived_ns))
-        flags |= TIMED
-    head = block_head(_meta(request, inputs), _encoded(request.id), offsets)
-    return frame(REQUEST, number, (head, *tensors), flags=flags, shared=len(offsets))
 
 
 def _packed_entries(layout: TensorLayout) -> list[_Entry]:

@@ -346,9 +346,21 @@ class RequestHeads:
                 changing.append(field)
             else:
                 lasting.append(field)
-        head = self._checked(tuple(lasting))
+        known = tuple(lasting)
+        head = self._by_fields.get(known)
+        if head is None:
+            length = check_request(known)
+            head = self._application.parse_head(known), length
+            if _size(known) <= _KNOWN_SIZE:
+                self._by_fields[known] = head
         if changing:
-            head = self._changed(head, tuple(changing), lasting[before:])
+            for name, _ in lasting[before:]:
+                if name[:1] == b":":
+                    raise _malformed("a pseudo-header field follows other fields")
+            for _, value in changing:
+                if _BAD_VALUE(value):
+                    raise _malformed("a field has a value that is not allowed")
+            head = self._application.with_volatile(head[0], tuple(changing)), head[1]
         if not self._decoder.changed and _size(fields) <= _KNOWN_SIZE:
             self.known[block] = head
         return head
@@ -364,26 +376,6 @@ class RequestHeads:
         finally:
             if self._decoder.changed:
                 self.known.clear()
-
-    def _changed(self, lasting: RequestHead, changing: Fields, behind: Sequence[tuple[bytes, bytes]]) -> RequestHead:
-        """A head with fields that change from request to request. `behind` are the lasting ones behind the first."""
-        for name, _ in behind:
-            if name[:1] == b":":
-                raise _malformed("a pseudo-header field follows other fields")
-        for _, value in changing:
-            if _BAD_VALUE(value):
-                raise _malformed("a field has a value that is not allowed")
-        head, length = lasting
-        return self._application.with_volatile(head, changing), length
-
-    def _checked(self, fields: Fields) -> RequestHead:
-        head = self._by_fields.get(fields)
-        if head is None:
-            length = check_request(fields)
-            head = self._application.parse_head(fields), length
-            if _size(fields) <= _KNOWN_SIZE:
-                self._by_fields[fields] = head
-        return head
 
 
 def _stripped(fields: Fields) -> Fields:

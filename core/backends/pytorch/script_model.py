@@ -266,7 +266,18 @@ class ModuleRun:
             )
         result = results[index]
         if isinstance(result, torch.Tensor):
-            return self._array_of_tensor(name, datatype, result, given)
+            tensor = result
+            self._check_datatype(name, datatype, _DATATYPES.get(tensor.dtype, str(tensor.dtype)))
+            if not tensor.dim():
+                raise self._wrong(f"output '{name}' is a scalar which is not supported.")
+            tensor = tensor.detach()
+            if self._on_gpu:
+                tensor = tensor.cpu()
+            elif self._copies or _memory_of(tensor) in given:
+                # The next batch overwrites the memory of an input.
+                tensor = tensor.clone()
+            array: Array = tensor.contiguous().resolve_conj().resolve_neg().numpy()
+            return array
         if isinstance(result, list):
             if all(isinstance(element, str) for element in result):
                 self._check_datatype(name, datatype, BYTES.name)
@@ -276,19 +287,6 @@ class ModuleRun:
             kind = type(result[0]).__name__ if result else "empty"
             raise self._wrong(f"output at index {index} must be of type Tensor or List[str], received List[{kind}]")
         raise self._wrong(_WRONG_RESULT)
-
-    def _array_of_tensor(self, name: str, datatype: str, tensor: Any, given: set[int]) -> Array:
-        self._check_datatype(name, datatype, _DATATYPES.get(tensor.dtype, str(tensor.dtype)))
-        if not tensor.dim():
-            raise self._wrong(f"output '{name}' is a scalar which is not supported.")
-        tensor = tensor.detach()
-        if self._on_gpu:
-            tensor = tensor.cpu()
-        elif self._copies or _memory_of(tensor) in given:
-            # The next batch overwrites the memory of an input.
-            tensor = tensor.clone()
-        array: Array = tensor.contiguous().resolve_conj().resolve_neg().numpy()
-        return array
 
     def _check_datatype(self, name: str, wanted: str, given: str) -> None:
         if wanted != given:

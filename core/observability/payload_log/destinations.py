@@ -196,22 +196,19 @@ class Collector:
     def _post_all(self, events: list[Event]) -> None:
         """Post the events, the last one first, and remove each that was taken."""
         while events:
-            self._post(*events[-1])
+            is_reused = self._connection is not None
+            try:
+                status = self._ask(*events[-1])
+            except (OSError, http.client.HTTPException):
+                self.close()
+                if not is_reused:
+                    raise
+                status = self._ask(*events[-1])  # it had closed a connection that was idle
+            if 300 <= status < 500 and status not in _MAY_PASS:
+                raise Refused(f"it answers {status} to an event")
+            if status >= 300:
+                raise OSError(f"it answers {status}")
             events.pop()
-
-    def _post(self, headers: dict[str, str], body: bytes) -> None:
-        is_reused = self._connection is not None
-        try:
-            status = self._ask(headers, body)
-        except (OSError, http.client.HTTPException):
-            self.close()
-            if not is_reused:
-                raise
-            status = self._ask(headers, body)  # it had closed a connection that rested
-        if 300 <= status < 500 and status not in _MAY_PASS:
-            raise Refused(f"it answers {status} to an event")
-        if status >= 300:
-            raise OSError(f"it answers {status}")
 
     def _ask(self, headers: dict[str, str], body: bytes) -> int:
         connection, url = self._connection, self._url
