@@ -292,13 +292,13 @@ class ModelVersion:
         """
         assert self._scheduler is not None
         assert self._model is not None
-        assert self._resting is not None
+        assert self._paused is not None
         leaving = [self._instances[index] for index in removed]
         for instance in added:
             self._scheduler.add(instance)
             self._instances.append(instance)
         staying = [instance for instance in self._instances if instance not in leaving]
-        finishing = self._resting.remove(leaving, staying)
+        finishing = self._paused.remove(leaving, staying)
         self._instances = staying
         self.config = config
         self._leaving += leaving
