@@ -69,7 +69,8 @@ class Faults(threading.Thread):
             self._faults.pop("hang", None)
         if shape in ("one-process", "demand", LIBRARY_SHAPE):
             self._faults.pop("front end", None)
-        self._faults.pop("unload" if shape in DEMAND_SHAPES else "evict", None)
+        self._is_on_demand = shape in DEMAND_SHAPES
+        self._faults.pop("unload" if self._is_on_demand else "evict", None)
         if shape == LIBRARY_SHAPE:
             self._faults.pop("engine", None)
 
@@ -199,7 +200,7 @@ class Faults(threading.Thread):
         with self._explaining(Cause.DEATH, SERVER):
             self._kill(process)
             until(lambda: len(set(of(self._server)) - {process}) == len(processes), "no process instead of the killed")
-            until(self._is_well, lambda: f"not well again\n{self._server.log_text()[-3000:]}")
+            until(self._is_well, lambda: f"not well again: {self._unwell()}\n{self._server.log_text()[-3000:]}")
             # Of several engines one may still be starting. Until it has, no model can be loaded.
             until(lambda: self._try_load(self._kinds[0])[0] == 200, "no model can be loaded")
         return f"{process}"
@@ -208,8 +209,17 @@ class Faults(threading.Thread):
         """True if every process serves every model. Connections are spread over the front ends."""
         if not all(self._answers("/v2/health/ready") for _ in range(20)):
             return False
+        return not self._unwell()
+
+    def _unwell(self) -> list[Any]:
+        """The models that neither serve nor are registered; on demand some come and go at any moment."""
         index = self._server.json("POST", "/v2/repository/index")
-        return all(entry.get("state") == "READY" or entry.get("reason", "").startswith("REGISTERED") for entry in index)
+        well = {"READY", "LOADING", "UNLOADING"} if self._is_on_demand else {"READY"}
+        return [
+            entry
+            for entry in index
+            if entry.get("state") not in well and not entry.get("reason", "").startswith("REGISTERED")
+        ]
 
     def _kill(self, process: int) -> None:
         os.kill(process, signal.SIGKILL)
