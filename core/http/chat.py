@@ -14,10 +14,9 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-import orjson
-
 from trident.core.errors import InvalidRequest
 from trident.core.http.text_routes import flag
+from trident.core.http.tool_calls import read_json
 
 _TEMPLATE = "chat_template"
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -152,7 +151,7 @@ def _call(call: Any, at: int) -> Any:
     if not isinstance(function, dict) or not isinstance(arguments, str):
         return call
     try:
-        return {**call, "function": {**function, "arguments": orjson.loads(arguments or "{}")}}
+        return {**call, "function": {**function, "arguments": read_json(arguments or "{}")}}
     except ValueError as error:
         raise InvalidRequest(f"the arguments of a call in message {at} are not JSON: {error}") from None
 

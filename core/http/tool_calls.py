@@ -33,7 +33,11 @@ class CallForm(Enum):
     ARGUMENTS = "arguments"
 
 
-_DECODER = json.JSONDecoder()
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 _END = "</tool_call>"
 # Stands between a name and its arguments in Mistral's newer form, and where Python's constants have other names.
 _SIGNS = re.compile(r"(\[CALL_ID\]\w*)?(\[ARGS\])?\s*")
@@ -190,7 +194,7 @@ class Calls:
 
     def _call(self, text: str) -> tuple[str, str] | None:
         try:
-            return _name_and_arguments(orjson.loads(text), self._tools.names)
+            return _name_and_arguments(read_json(text), self._tools.names)
         except ValueError:
             return None
 
@@ -233,7 +237,7 @@ def _named(text: str, names: tuple[str, ...]) -> list[tuple[str, str]]:
             arguments, at = _DECODER.raw_decode(text, signs.end())
         except (ValueError, RecursionError):
             return []
-        found.append((name, orjson.dumps(arguments).decode()))
+        found.append((name, _written(arguments)))
         at = len(text) - len(text[at:].lstrip())
     return found
 
@@ -290,7 +294,19 @@ def _name_and_arguments(call: object, names: tuple[str, ...]) -> tuple[str, str]
     given = [call[name] for name in _ARGUMENTS if name in call] or [{}] * (len(call) == 1)
     if len(given) != 1 or not isinstance(given[0], dict):
         return None
-    return call["name"], orjson.dumps(given[0]).decode()
+    return call["name"], _written(given[0])
+
+
+def read_json(text: str) -> Any:
+    """Read JSON, in which integers may have any size. Raises ValueError."""
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _written(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
 
 
 def _overlap(text: str, mark: str) -> int:

@@ -223,6 +223,14 @@ ROWS: tuple[Row, ...] = (
     embedder("strip_accents", "é e", files=tokens(strip_accents=False)),
     embedder("strip_accents by default", "é e"),
     embedder("truncation_side", MANY, files={**tokens(truncation_side="left"), **sentence(max_seq_length=4)}),
+    embedder("truncation_side of tokenizer.json", MANY, tokenizer="cut", files=sentence(max_seq_length=4)),
+    embedder(
+        "tokens of other files", "unhappy books",
+        files=tokens(
+            tokenizer_class="PreTrainedTokenizerFast", additional_special_tokens=["book"],
+            added_tokens_decoder={str(WORDS.index("un")): {"content": "un", "special": False}},
+        ),
+    ),
     embedder("max_seq_length", MANY, files={**tokens(model_max_length=4), **sentence(max_seq_length=64)}),
     embedder("model_max_length", MANY, files=tokens(model_max_length=4)),
     embedder("truncate_dim", CAT, files={"config_sentence_transformers.json": {"truncate_dim": 3}}),
@@ -241,6 +249,13 @@ ROWS: tuple[Row, ...] = (
     pipeline(
         "pairs without types", "classifier", CLASSIFY, {"text": [CAT], "text_pair": [LONG]}, top_k=None,
         files=tokens(model_input_names=["input_ids", "attention_mask"]),
+    ),
+    pipeline(
+        "pairs without special tokens", "classifier", CLASSIFY, {"text": [CAT], "text_pair": [LONG]}, top_k=None,
+        tokenizer="bare", files=tokens(
+            tokenizer_class="PreTrainedTokenizerFast",
+            model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        ),
     ),
     pipeline(
         "second text that is empty", "classifier", CLASSIFY, {"text": [CAT, CAT], "text_pair": ["", "a"]}, top_k=None,
@@ -332,6 +347,11 @@ ROWS: tuple[Row, ...] = (
     ),
     # --- pipelines: masks
     pipeline("mask", "filler", FILL, {"text": ["the [MASK] sat on the mat"]}),
+    pipeline("decoder of the class", "filler", FILL, {"text": ["the [MASK] , sat . a"]}, tokenizer="cut"),
+    pipeline(
+        "targets of several tokens, cut on the left", "filler", FILL, {"text": ["the [MASK] sat"]},
+        targets=["blue book"], tokenizer="cut",
+    ),
     pipeline("two masks", "filler", FILL, {"text": ["the [MASK] sat on [MASK]"]}, top_k=2),
     pipeline("targets", "filler", FILL, {"text": ["the [MASK] sat"]}, targets=["cat", "mat", "book"]),
     pipeline(
@@ -445,6 +465,21 @@ def tokenizer(lowercase: bool) -> Any:
     return made
 
 
+def cut_tokenizer(lowercase: bool) -> Any:
+    """The same with settings of its own."""
+    made = tokenizer(lowercase)
+    made.enable_truncation(LONGEST, direction="left")
+    made.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    return made
+
+
+def bare_tokenizer(lowercase: bool) -> Any:
+    """The same without special tokens around a text."""
+    made = tokenizer(lowercase)
+    made.post_processor = None
+    return made
+
+
 def byte_tokenizer(lowercase: bool) -> Any:
     """Pairs of bytes for words of few letters, as RoBERTa has it; the vocabulary is no larger than WORDS."""
     merges = [("\u0120", "a"), ("a", "t"), ("\u0120", "s"), ("\u0120s", "at"), ("n", "n")]
@@ -472,7 +507,13 @@ def piece_tokenizer(lowercase: bool) -> Any:
     return made
 
 
-TOKENIZERS = {"words": tokenizer, "bytes": byte_tokenizer, "pieces": piece_tokenizer}
+TOKENIZERS = {
+    "words": tokenizer,
+    "cut": cut_tokenizer,
+    "bare": bare_tokenizer,
+    "bytes": byte_tokenizer,
+    "pieces": piece_tokenizer,
+}
 
 
 def _weights(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:

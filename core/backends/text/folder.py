@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 
 from trident.core.backends.model_files import at_least_one, boolean, content_hint, field_of, parameters_of
 from trident.core.config.problem import is_plain, read_file
@@ -204,6 +204,9 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     if "auto_map" in settings:
         _log.info("model '%s': the Python code that comes with it (auto_map) is not executed", name)
     sentence, tokenizer = _settings_of(partial(_read_json, folder / inner, name))
+    written = read(inner + TOKENIZER)
+    for side, section in (("truncation_side", "truncation"), ("padding_side", "padding")):
+        tokenizer.setdefault(side, str((written.get(section) or {}).get("direction", "right")).lower())
     tokens = read(f"{inner}special_tokens_map.json", required=False) | tokenizer
     kind = _tokenizer_kind(tokenizer)
     if unused := sorted(key for key in sentence.keys() - _PLAIN_SETTINGS if sentence[key]):
@@ -304,6 +307,9 @@ def read_tokenizer(model: TextModel) -> Any:
     read = partial(_read_json, model.folder / model.inner, model.name)
     _, settings = _settings_of(read)
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
+    _add_tokens(tokenizer, settings, read)
+    if tokenizer.post_processor is None:  # without one the fast encoding has no types for the second text of a pair
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
     kind = _tokenizer_kind(settings)
     is_bert = kind in _BERT_TOKENIZERS or (not kind and read(CONFIG).get("model_type") in _BERT_MODELS)
     if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
@@ -313,6 +319,7 @@ def read_tokenizer(model: TextModel) -> Any:
             strip_accents=settings.get("strip_accents"),
             lowercase=settings.get("do_lower_case", True),
         )
+        tokenizer.decoder = decoders.WordPiece()
     if (is_bert and kind != "MPNetTokenizer") or kind in _PIECE_TOKENIZERS:
         first, last = _token(settings.get("cls_token", "[CLS]")), _token(settings.get("sep_token", "[SEP]"))
         ids = {token: tokenizer.token_to_id(token) for token in (first, last)}
@@ -354,6 +361,36 @@ def read_tokenizer(model: TextModel) -> Any:
         found = tokenizer.normalizer
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([found] if found is not None else [])])
     return tokenizer
+
+
+def _add_tokens(tokenizer: Any, settings: Mapping[str, Any], read: Callable[..., Any]) -> None:
+    """Add the tokens that the folder names beside those of tokenizer.json, as transformers does."""
+    written = settings.get("added_tokens_decoder")
+    if isinstance(written, dict):
+        made = [_added(each) for _, each in sorted(written.items(), key=lambda row: int(row[0]))]
+    else:
+        others = read("added_tokens.json", required=False)
+        made = [AddedToken(each, normalized=True) for each in sorted(others, key=others.__getitem__)]
+        settings = read("special_tokens_map.json", required=False) | settings
+    extra = settings.get("extra_special_tokens") or []
+    named = [
+        *(settings.get("additional_special_tokens") or []),
+        *(extra.values() if isinstance(extra, dict) else extra),
+    ]
+    known = [*tokenizer.get_added_tokens_decoder().values()]
+    made = [each for each in made if each not in known]
+    contents = {each.content for each in (*known, *made)}
+    made += [each for each in map(_added, named) if each.content not in contents]
+    for each in made:
+        (tokenizer.add_special_tokens if each.special else tokenizer.add_tokens)([each])
+
+
+def _added(written: Any) -> Any:
+    """The token that a file describes: by its text, which makes it a special one, or by its properties."""
+    if not isinstance(written, dict):
+        return AddedToken(str(written), normalized=False, special=True)
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return AddedToken(str(written["content"]), **{name: written[name] for name in flags if name in written})
 
 
 def _normalizer_of_pieces(tokenizer: Any, settings: Mapping[str, Any], is_albert: bool) -> Any:

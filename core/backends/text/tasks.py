@@ -650,12 +650,13 @@ class FillMask(_Found):
         self._pad_id = tokenizer.token_to_id(model.pad_token) if model.pad_token else None
 
     def _token_ids(self, words: Sequence[str]) -> Array:
-        """The tokens of words; of other words the first one, as transformers does."""
+        """The tokens of words; of other words the one that is left when they are cut, as transformers does."""
+        cut = slice(-1, None) if self._model.truncation_side == "left" else slice(1)
         found = set()
         for word in words:
             known = self._tokenizer.token_to_id(word)
             ids = [known] if known is not None else self._tokenizer.encode(word, add_special_tokens=False).ids
-            found |= set(ids[:1])
+            found |= set(ids[cut])
         if not found:
             raise InvalidRequest("the parameter 'targets' has no word that the tokenizer knows")
         return np.array(sorted(found))

@@ -72,6 +72,13 @@ def test_template_gets_no_empty_tool_calls(calls: Any) -> None:
     assert chat_prompt("m", {"chat_template": template}, {"messages": [said]}) == "['role', 'content']True"
 
 
+def test_arguments_of_calls_keep_integers_of_any_size() -> None:
+    function = {"name": "f", "arguments": '{"n": 12345678901234567890123}'}
+    said = {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
+    template = "{{ messages[0].tool_calls[0].function.arguments.n }}"
+    assert chat_prompt("m", {"chat_template": template}, {"messages": [said]}) == "12345678901234567890123"
+
+
 def test_a_template_that_cannot_be_read_is_named() -> None:
     with pytest.raises(InvalidRequest, match="the chat template of model 'm' cannot be read"):
         chat_prompt("m", {"chat_template": "{% for %}"}, {"messages": HI})

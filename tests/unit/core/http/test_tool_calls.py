@@ -15,6 +15,7 @@ LOOK = '{"name": "look", "arguments": {"at": "}; <é>"}}'
 GO = '{"name": "go", "parameters": {}}'
 RUN = '<tool_call>{"name": "run", "arguments": {}}</tool_call> b'
 LOOKED, GONE = ("look", {"at": "}; <é>"}), ("go", {})
+LARGE = '{"at":12345678901234567890123,"a":"é"}'
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
@@ -62,6 +63,14 @@ LOOKED, GONE = ("look", {"at": "}; <é>"}), ("go", {})
         ),
         (CallForm.MISTRAL, "", "", []),
         (CallForm.LIST, f"[{GO}]", "", [GONE]),
+        *(
+            (form, text.format(LARGE), "", [("go", LARGE)])
+            for form, text in (
+                (CallForm.HERMES, '<tool_call>{{"name": "go", "arguments": {}}}</tool_call>'),
+                (CallForm.MISTRAL, "[TOOL_CALLS]go{}"),
+                (CallForm.LIST, '[{{"name": "go", "parameters": {}}}]'),
+            )
+        ),
         (CallForm.LIST, f"[{GO}", f"[{GO}", []),
         (CallForm.ARGUMENTS, '{"at": 1', "", [("look", '{"at": 1')]),
     ],
