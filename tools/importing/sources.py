@@ -319,8 +319,16 @@ def _hub(path: Path, options: Options) -> Plan:
 
 # --- ONNX
 
+# Of a message of protobuf.
+_LARGEST_ONNX = 2 << 30
+
 
 def _onnx(path: Path, options: Options) -> Plan:
+    if (size := path.stat().st_size) >= _LARGEST_ONNX:
+        raise InvalidRequest(
+            f"{path.name} has {size} bytes, and an ONNX file has fewer than {_LARGEST_ONNX}",
+            hint="a larger model has its weights in files beside it",
+        )
     # The files that the graph names as those of its weights: they lie in its folder.
     graph = (start_of(path, 16 << 20) or b"") + _end_of(path, 16 << 20)
     others = [each for each in sorted(path.parent.iterdir()) if each != path and each.is_file()]

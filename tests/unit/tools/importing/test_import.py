@@ -448,6 +448,13 @@ def test_oversized_text_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert f"{name} cannot be read: it has 67108865 bytes, and may have 67108864" in capsys.readouterr().err
 
 
+def test_oversized_onnx_file_is_not_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with write_onnx(tmp_path / "net.onnx").open("ab") as file:
+        file.truncate(2 << 30)
+    assert run(tmp_path / "net.onnx", f"--repository={tmp_path}/models") == 1
+    assert "net.onnx has 2147483648 bytes, and an ONNX file has fewer than 2147483648" in capsys.readouterr().err
+
+
 def test_model_name_is_one_that_a_server_accepts(tmp_path: Path) -> None:
     assert run(write_onnx(tmp_path / "net.onnx"), f"--repository={tmp_path}/models", "--name=../.net") == 0
     assert [each.name for each in (tmp_path / "models").iterdir()] == ["_.net"]
