@@ -9,6 +9,7 @@ the first request that needs it; only where several front ends are forked, all o
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -78,6 +79,7 @@ _ELSEWHERE = {
     "/metrics": "metrics are on a port of their own, --metrics-port (8002)",
     "/v2/models": "POST /v2/repository/index lists the models",
 }
+_LONGEST_COMPARED = 64
 # The last part of paths at which people look for a probe, or send a request.
 _PROBE = re.compile(r"/(health|ping|live|ready|livez|readyz)$")
 _CALL = re.compile(r"/(infer|predict|predictions(/[^/]*)?|invocations|score|generate)$")
@@ -135,11 +137,15 @@ class FlaskApp(Flask):
 
     def hint(self, path: str) -> str:
         """A hint for the client of a path without a route."""
+        shorter = path.rstrip("/")
+        rules = [rule for route in self._routes.values() for rule in route.rules]
+        near = difflib.get_close_matches(shorter, rules, n=1, cutoff=0.85) if len(path) <= _LONGEST_COMPARED else []
+        if near and near[0] != shorter and shorter not in _ELSEWHERE:
+            return f"did you mean {near[0]}?"
         if path.startswith("/v1/"):
             found = _V1_MODEL.match(path)
             model = found[1] if found else "MODEL"
             return f"this server speaks the v2 protocol: POST /v2/models/{model}/infer"
-        shorter = path.rstrip("/")
         if shorter in _ELSEWHERE:
             return _ELSEWHERE[shorter]
         if shorter != path and self.url_map.bind("localhost", path_info=shorter).test():

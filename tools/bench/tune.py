@@ -85,7 +85,7 @@ def tune(arguments: Sequence[str]) -> int:
     folder = Path(values["repository"], model)
     if not folder.is_dir():
         if "://" in values["repository"]:
-            raise BadOption(f"{folder} is in an object store: copy the model to this machine first")
+            raise BadOption(f"{values['repository']} is in an object store: copy the model to this machine first")
         names = sorted(each.name for each in folder.parent.glob("*/") if not each.name.startswith("."))
         found = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
         raise BadOption(f"there is no folder {folder}\n{folder.parent} has {found or 'no model'}")

@@ -120,6 +120,8 @@ def page_of(application: V2Application) -> str:
         ("/metrics", "metrics are on a port of their own, --metrics-port (8002)"),
         ("/v2/models", "POST /v2/repository/index lists the models"),
         ("/v2/health", "GET /v2/health/ready tells whether the server is ready"),
+        ("/v1/embedding", "did you mean /v1/embeddings?"),
+        ("/v2/model/m/infer", "POST /v2/models/MODEL/infer, or /v2/models/MODEL/versions/1/infer, takes a request"),
         ("/predictions/m", "POST /v2/models/MODEL/infer, or /v2/models/MODEL/versions/1/infer, takes a request"),
         ("/nope/", "GET /v2/docs/openapi.json describes the routes"),
     ],
