@@ -692,6 +692,8 @@ def _onnx_type(given: Mapping[str, Any]) -> Any:
 
 def _thresholds(model: Any) -> list[list[float]]:
     """Features and the numbers at which a model of trees divides them, where it is given them as they are."""
+    if hasattr(model, "steps"):
+        return _unscaled(_thresholds(model.steps[-1][1]), [step for _, step in model.steps[:-1]])
     found: list[tuple[int, float]] = []
     if hasattr(model, "tree_"):
         inner = model.tree_.children_left != -1
@@ -703,6 +705,19 @@ def _thresholds(model: Any) -> list[list[float]]:
         nodes = part.nodes[(part.nodes["is_leaf"] == 0) & (part.nodes["is_categorical"] == 0)]
         found += zip(nodes["feature_idx"].tolist(), nodes["num_threshold"].tolist(), strict=True)
     return [[feature, number] for feature, number in found if np.isfinite(number)]
+
+
+def _unscaled(thresholds: list[list[float]], scalers: Sequence[Any]) -> list[list[float]]:
+    """The numbers that scalers before a model make its thresholds of; none behind another step."""
+    for scaler in reversed(scalers):
+        if not hasattr(scaler, "scale_") or not thresholds:
+            return []
+        rows = np.zeros((len(thresholds), scaler.n_features_in_))
+        places = [int(feature) for feature, _ in thresholds]
+        rows[range(len(rows)), places] = [number for _, number in thresholds]
+        made = scaler.inverse_transform(rows)
+        thresholds = [[place, float(row[place])] for place, row in zip(places, made, strict=True)]
+    return [[feature, number] for feature, number in thresholds if np.isfinite(number)]
 
 
 def _parts(model: Any) -> list[Any]:

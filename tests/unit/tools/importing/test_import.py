@@ -34,7 +34,7 @@ from trident.app.cli import main
 from trident.core.inference.tensors import BY_NAME
 from trident.tools.importing.command import import_model
 from trident.tools.importing.comparison import Differs, _groups, compare
-from trident.tools.importing.original import _send_missing, from_pickle
+from trident.tools.importing.original import _send_missing, _thresholds, from_pickle
 from trident.tools.importing.sources import Decisions, Options, Plan, plans_of
 
 TABLE = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
@@ -516,6 +516,13 @@ def test_missing_values_follow_the_estimators_trees() -> None:
     _send_missing(graph, SimpleNamespace(steps=[("forest", SimpleNamespace(estimators_=[fitted(0), fitted(1)]))]))
     (sent,) = (each.ints for each in graph.node[0].attribute if each.name == "nodes_missing_value_tracks_true")
     assert list(sent) == [0, 0, 0, 1, 0, 0]
+
+
+def test_thresholds_behind_a_scaler_are_those_of_its_input() -> None:
+    scaler = SimpleNamespace(scale_=2.0, n_features_in_=2, inverse_transform=lambda rows: rows * 2 + 1)
+    nodes = {"children_left": [1, -1, -1], "feature": [1, -2, -2], "threshold": [0.5, -2.0, -2.0]}
+    tree = SimpleNamespace(tree_=SimpleNamespace(**{name: np.array(each) for name, each in nodes.items()}))
+    assert _thresholds(SimpleNamespace(steps=[("scaler", scaler), ("tree", tree)])) == [[1, 2.0]]
 
 
 def test_large_labels_are_compared_exactly() -> None:
