@@ -156,9 +156,8 @@ def _has_models(path: Path) -> bool:
 # Packages of the modules that sources need. A pickle names any other, whose name anybody may have taken on an index.
 # Without joblib, which comes with it, scikit-learn is missing.
 _PACKAGES = {
-    **{each: each for each in ("catboost", "lightgbm", "onnx", "onnxruntime", "openvino", "pandas", "skops")},
-    **{each: each for each in ("tensorflow", "torch", "xgboost")},
-    **{"joblib": "scikit-learn", "sklearn": "scikit-learn"},
+    **{each: each for each in ("catboost", "lightgbm", "onnx", "openvino", "pandas", "skops", "tensorflow", "torch")},
+    **{"joblib": "scikit-learn", "sklearn": "scikit-learn", "xgboost": "xgboost"},
 }
 
 
