@@ -188,9 +188,11 @@ def _templates(folder: Path, name: str) -> dict[str, str]:
     if file.is_file():
         template = text_of(file)
     found = {"chat_template": template} | {f"chat_template.{key}": text for key, text in named.items()}
-    for key in ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token"):
-        token = settings.get(key)
-        found[key] = token.get("content") if isinstance(token, dict) else token
+    if "added_tokens_decoder" not in settings:  # an older folder, as transformers tells them apart
+        settings = {**settings, **_read(folder / "special_tokens_map.json", name, required=False)}
+    for key, token in {**settings, **_object(settings.get("extra_special_tokens"))}.items():
+        if key.endswith("_token"):
+            found[key] = token.get("content") if isinstance(token, dict) else token
     return {key: text for key, text in found.items() if isinstance(text, str) and text}
 
 

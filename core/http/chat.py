@@ -8,7 +8,6 @@ Source: docs/text-models.md; `apply_chat_template` of transformers; OpenAI's API
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -16,10 +15,11 @@ from typing import Any
 
 from trident.core.errors import InvalidRequest
 from trident.core.http.text_routes import flag
-from trident.core.http.tool_calls import read_json
+from trident.core.http.tool_calls import form_of, read_json
 
 _TEMPLATE = "chat_template"
-_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+# What a model thought is in a message by these names. transformers gives it to templates by the first two.
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 MEMBERS = frozenset(
     {
         "messages",
@@ -50,7 +50,7 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
         raise InvalidRequest("'messages' must be a list of objects with 'role' and 'content'")
     source = chosen_template(model, parameters, body)
     try:
-        template, takes_parts = _compiled(source)
+        template, takes_parts, names = _compiled(source)
     except Exception as error:  # whatever the library raises
         raise InvalidRequest(f"the chat template of model '{model}' cannot be read: {error}") from error
     messages = [_message(message, at, takes_parts) for at, message in enumerate(given)]
@@ -58,20 +58,25 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
     more = body.get("chat_template_kwargs")
     if more is not None and not isinstance(more, dict):
         raise InvalidRequest("'chat_template_kwargs' must be an object")
-    shown = {"tools": body.get("tool_choice") != "none" and tools, "documents": documents, **(more or {})}
+    if twice := [name for name in more or () if name in MEMBERS and body.get(name) is not None]:
+        raise InvalidRequest(f"'{twice[0]}' is in the body and in 'chat_template_kwargs'", hint="send it once")
+    shown = {"tools": None if body.get("tool_choice") == "none" else tools, "documents": documents, **(more or {})}
     for name, value in shown.items():
-        # A template may show calls of tools without the tools.
-        if value and not re.search("tool" if name == "tools" else rf"\b{re.escape(name)}\b", source):
+        # Without reading the tools a template may show how they are called: the answer's calls are found by them.
+        if value is not None and name not in names and not (name == "tools" and form_of(source)):
             raise InvalidRequest(
                 f"'{name}' has no effect: the chat template of model '{model}' does not read it",
                 hint="leave it out, or give the model a chat_template that does",
             )
-    continues = flag(body, "continue_final_message", False)
+    continues = body.get("continue_final_message")
+    continued = continues if isinstance(continues, str) else "content"
+    if not isinstance(continues, str):
+        continues = flag(body, "continue_final_message", False)
     begins = flag(body, "add_generation_prompt", not continues)
     if continues and begins:
         raise InvalidRequest("'continue_final_message' and 'add_generation_prompt' are not possible together")
     flag(body, "parallel_tool_calls", True)
-    values: dict[str, Any] = {name: parameters[name] for name in _TOKENS if name in parameters}
+    values: dict[str, Any] = {name: text for name, text in parameters.items() if name.endswith("_token")}
     values |= {
         "messages": messages,
         "tools": tools,
@@ -81,7 +86,7 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
     }
     last = ""
     if continues:
-        messages[-1], last = _marked(messages[-1])
+        messages[-1], last = _marked(messages[-1], continued)
     try:
         text = str(template.render(**values))
     except Exception as error:  # whatever a template raises
@@ -100,25 +105,37 @@ def chosen_template(model: str, parameters: Mapping[str, str], body: Mapping[str
     named = body.get(_TEMPLATE)
     if named is not None:
         if f"{_TEMPLATE}.{named}" not in parameters:
-            names = [name.partition(".")[2] for name in parameters if name.startswith(f"{_TEMPLATE}.")]
             raise InvalidRequest(
-                f"'{_TEMPLATE}' names no template of model '{model}'", hint=f"it has: {', '.join(names) or 'none'}"
+                f"'{_TEMPLATE}' names no template of model '{model}'",
+                hint=f"it has: {', '.join(_names(parameters)) or 'none'}",
             )
         return parameters[f"{_TEMPLATE}.{named}"]
     if body.get("tools") and f"{_TEMPLATE}.tool_use" in parameters:
         return parameters[f"{_TEMPLATE}.tool_use"]
+    if _TEMPLATE not in parameters and (names := _names(parameters)):
+        raise InvalidRequest(
+            f"model '{model}' has several chat templates and no default",
+            hint=f"send '{_TEMPLATE}', one of: {', '.join(names)}",
+        )
     return parameters.get(_TEMPLATE) or _PLAIN_TEMPLATE
 
 
-def _marked(message: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The message with a mark at the end of its text, and the text. Raises InvalidRequest if it has none."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return {**message, "content": content + _CONTINUED}, content
-    if not content:
-        raise InvalidRequest("'continue_final_message' is true, and the last message has no text")
-    text = content[-1]["text"]
-    return {**message, "content": [*content[:-1], {**content[-1], "text": text + _CONTINUED}]}, text
+def _names(parameters: Mapping[str, str]) -> list[str]:
+    """The names of a model's templates."""
+    return [name.partition(".")[2] for name in parameters if name.startswith(f"{_TEMPLATE}.")]
+
+
+def _marked(message: Mapping[str, Any], member: str) -> tuple[dict[str, Any], str]:
+    """The message with a mark at the end of its `member`, and that text. Raises InvalidRequest if it has none."""
+    found = message.get(member)
+    if isinstance(found, str):
+        # The same thoughts are there by several names.
+        names = [name for name in _THOUGHTS if message.get(name) == found] if member in _THOUGHTS else [member]
+        return {**message, **dict.fromkeys(names, found + _CONTINUED)}, found
+    if not found or member != "content":
+        raise InvalidRequest(f"'continue_final_message' is set, and the last message has no '{member}' that is text")
+    text = found[-1]["text"]
+    return {**message, "content": [*found[:-1], {**found[-1], "text": text + _CONTINUED}]}, text
 
 
 def _message(message: Mapping[str, Any], at: int, takes_parts: bool) -> dict[str, Any]:
@@ -140,6 +157,8 @@ def _message(message: Mapping[str, Any], at: int, takes_parts: bool) -> dict[str
     made = {name: value for name, value in message.items() if value is not None and (name, value) != ("tool_calls", [])}
     if "content" in message:
         made["content"] = content
+    if thought := next((name for name in _THOUGHTS if name in made), None):
+        made = {"thinking": made[thought], **made, "reasoning_content": made[thought]}
     if isinstance(calls := made.get("tool_calls"), list):
         made["tool_calls"] = [_call(call, at) for call in calls]
     return made
@@ -164,9 +183,10 @@ def _objects(body: Mapping[str, Any], member: str) -> list[dict[str, Any]] | Non
 
 
 @lru_cache(maxsize=32)
-def _compiled(source: str) -> tuple[Any, bool]:
-    """The template, and whether it takes contents in parts."""
+def _compiled(source: str) -> tuple[Any, bool, frozenset[str]]:
+    """The template, whether it takes contents in parts, and the names that it reads."""
     # Jinja is imported by the first chat.
+    from jinja2 import meta
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import CallBlock, Node
     from jinja2.parser import Parser
@@ -191,7 +211,8 @@ def _compiled(source: str) -> tuple[Any, bool]:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(source), _takes_parts(environment.parse(source))
+    tree = environment.parse(source)
+    return environment.from_string(source), _takes_parts(tree), frozenset(meta.find_undeclared_variables(tree))
 
 
 def _takes_parts(template: Any) -> bool:

@@ -67,6 +67,11 @@ class Tools(NamedTuple):
         return "[", *(name + sign for name in self.names for sign in ("{", " {", "[ARGS]", "[CALL_ID]"))
 
 
+def form_of(template: str) -> CallForm | None:
+    """How calls are written by a model whose prompts `template` makes; None if it does not say."""
+    return next((each for each in list(CallForm)[:3] if each.value in template), None)
+
+
 def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools | None:
     """The tools of a chat whose prompt is made by `template`; None if calls stay text. Raises InvalidRequest.
 
@@ -78,7 +83,7 @@ def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools |
     choice = body.get("tool_choice")
     has_short_ids = CallForm.MISTRAL.value in template
     if choice in (None, "auto", "none"):
-        form = next((each for each in list(CallForm)[:3] if each.value in template), None)
+        form = form_of(template)
         stays = form is None or not functions or choice == "none"
         return None if stays or form is None else Tools(form, tuple(functions), is_parallel, None, has_short_ids)
     named = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None

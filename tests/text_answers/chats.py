@@ -174,7 +174,7 @@ CHATS: Mapping[str, Chat] = {
     "macros that call each other": Chat(NESTED, HI, {"tools": DEEP}),
     "thoughts": Chat(THINKING, THOUGHT),
     "no thoughts": Chat(THINKING, THOUGHT[:3], {"chat_template_kwargs": {"enable_thinking": False}}),
-    "results of tools": Chat(RESULTS, CALLS, {"tools": TOOLS}),
+    "results of tools": Chat(RESULTS, CALLS),
     "turns": Chat(STRICT, TALK),
     "filters": Chat(BLOCKS, TALK, {"tools": TOOLS}),
     "documents and tools by name": Chat(
@@ -189,7 +189,7 @@ CHATS: Mapping[str, Chat] = {
     "tojson sorted": Chat("{{ tools | tojson(sort_keys=True, ensure_ascii=True) }}", HI, {"tools": TOOLS}),
     "tojson dense": Chat("{{ tools | tojson(separators=(',', ':')) }}", HI, {"tools": TOOLS}),
     "tojson beside text": Chat("{{ '<tools>' + (tools | tojson) + '</tools>' }}", HI, {"tools": TOOLS}),
-    "calls": Chat(CALLING, CALLED, {"tools": TOOLS}),
+    "calls": Chat(CALLING, CALLED),
     "arguments": Chat(ARGUMENTS, CALLED),
     "macros": Chat(MACROS, HI, {"tools": TOOLS}),
     "break and continue": Chat(LIMITED, TALK),

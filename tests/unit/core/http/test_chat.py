@@ -47,7 +47,11 @@ def test_prompt_equals_that_of_transformers(name: str) -> None:
         ({"messages": [{"role": "escape"}]}, "refuses the messages"),
         ({"messages": [{"content": "x"}]}, "'role' of message 0 must be a text"),
         ({"chat_template_kwargs": {"deep": {"a": 1}}}, "'deep' has no effect: the chat template of model 'm'"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "'enable_thinking' has no effect"),
+        ({"chat_template_kwargs": {"messages": []}}, "'messages' is in the body and in 'chat_template_kwargs'"),
         ({"documents": [{"text": "a"}]}, "'documents' has no effect"),
+        ({"tools": [{"type": "function"}]}, "'tools' has no effect"),
+        ({"continue_final_message": "reasoning"}, "the last message has no 'reasoning'"),
     ],
 )
 def test_unsupported_chat_request_is_refused(members: dict[str, Any], message: str) -> None:
@@ -70,6 +74,32 @@ def test_template_gets_no_empty_tool_calls(calls: Any) -> None:
     said = {"role": "assistant", "content": None, "tool_calls": calls, "refusal": None}
     template = "{{ messages[0].keys() | list }}{{ messages[0].content is none }}"
     assert chat_prompt("m", {"chat_template": template}, {"messages": [said]}) == "['role', 'content']True"
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
+def test_template_reads_thoughts_by_the_names_that_transformers_gives_them(name: str) -> None:
+    said = {"role": "assistant", "content": "a", name: "b "}
+    template = "{{ messages[0].reasoning_content }}|{{ messages[0].thinking }}|{{ messages[0].content }}"
+    assert chat_prompt("m", {"chat_template": template}, {"messages": [said]}) == "b |b |a"
+    continued = {"messages": [said], "continue_final_message": name}
+    assert chat_prompt("m", {"chat_template": "{{ messages[0].thinking }}x"}, continued) == "b "
+
+
+def test_template_reads_every_token_that_has_a_name() -> None:
+    parameters = {"chat_template": "{{ mask_token }}{{ image_token }}", "mask_token": "<m>", "image_token": "<i>"}
+    assert chat_prompt("m", parameters, {"messages": HI}) == "<m><i>"
+
+
+def test_tools_count_where_the_template_only_shows_how_they_are_called() -> None:
+    body = {"messages": HI, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    assert chat_prompt("m", {"chat_template": "<tool_call>"}, body) == "<tool_call>"
+
+
+def test_several_templates_without_a_default_are_chosen_by_name() -> None:
+    parameters = {"chat_template.rag": "r", "chat_template.code": "c"}
+    with pytest.raises(InvalidRequest, match="model 'm' has several chat templates and no default"):
+        chat_prompt("m", parameters, {"messages": HI})
+    assert chat_prompt("m", parameters, {"messages": HI, "chat_template": "code"}) == "c"
 
 
 def test_arguments_of_calls_keep_integers_of_any_size() -> None:

@@ -230,6 +230,23 @@ def test_cache_bytes_per_token_are_read_from_the_folder(tmp_path: Path) -> None:
     assert folder.cache_bytes == 2 * 4 * 16  # keys and values of one layer with one head of 16 numbers
 
 
+@pytest.mark.parametrize("is_older", [True, False])
+def test_templates_get_every_named_token_of_the_folder(tmp_path: Path, is_older: bool) -> None:
+    write_counter(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    tokens = {"mask_token": {"content": "<m>"}, "bos_token": "<old>", "extra_special_tokens": {"image_token": "<i>"}}
+    settings = json.loads(file.read_text()) | tokens | {"add_bos_token": True}
+    file.write_text(json.dumps(settings if is_older else settings | {"added_tokens_decoder": {}}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": {"content": "<map>"}}))
+    found = read_generation_folder(tmp_path, "counter").templates
+    assert [found[f"{name}_token"] for name in ("mask", "bos", "image")] == [
+        "<m>",
+        "<map>" if is_older else "<old>",
+        "<i>",
+    ]
+    assert "add_bos_token" not in found
+
+
 def test_completed_configuration_fits_the_model(tmp_path: Path) -> None:
     folder, backend = write_counter(tmp_path), GenaiBackend({})
     config = ModelConfig(name="counter", backend="genai")
