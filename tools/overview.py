@@ -168,8 +168,7 @@ def _row(model: str, version: str, state: str, reason: str, now: Mapping[str, An
         return int((stats.get(name) or {}).get(part, 0)) - int((old.get(name) or {}).get(part, 0))
 
     requests, total = difference("success", "count"), difference("success", "ns")
-    executions = int(now.get("execution_count", 0)) - int(before.get("execution_count", 0))
-    inferences = int(now.get("inference_count", 0)) - int(before.get("inference_count", 0))
+    executions, items = (sum(new) - sum(last) for new, last in zip(_executed(now), _executed(before), strict=True))
     return Row(
         model=model,
         version=version,
@@ -179,8 +178,15 @@ def _row(model: str, version: str, state: str, reason: str, now: Mapping[str, An
         failures=difference("fail", "count"),
         latency_ms=total / requests / 1e6 if requests else None,
         queue_share=difference("queue", "ns") / total if total else None,
-        batch_size=inferences / executions if executions else None,
+        batch_size=items / executions if executions else None,
     )
+
+
+def _executed(counts: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    """Executions and their items by batch size. `inference_count` has only the items of requests that succeeded."""
+    sizes = counts.get("batch_stats") or ()
+    executions = [int((each.get("compute_infer") or {}).get("count", 0)) for each in sizes]
+    return executions, [int(each["batch_size"]) * count for each, count in zip(sizes, executions, strict=True)]
 
 
 def _ms(row: Mapping[str, Any], name: str) -> float | None:

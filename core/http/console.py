@@ -181,13 +181,18 @@ def _row(line: VersionOverview, refused: Counter[str]) -> dict[str, Any]:
         "failures": activity.failures,
         "refused": refused[entry.name],
         "queued": line.queued,
-        "running_s": line.oldest_execution_ns / 1e9 if line.oldest_execution_ns >= LONG_S * 1e9 else 0,
+        "running_s": _running_s(line),
         "p50_us": activity.p50_us,
         "p95_us": activity.p95_us,
         "p99_us": activity.p99_us,
         "queue_share": activity.queue_us / in_all,
-        "batch_size": activity.inferences / activity.executions if activity.executions else 0.0,
+        "batch_size": activity.items / activity.executions if activity.executions else 0.0,
     }
+
+
+def _running_s(line: VersionOverview) -> float:
+    """0 unless an execution has run for long."""
+    return line.oldest_execution_ns / 1e9 if line.oldest_execution_ns >= LONG_S * 1e9 else 0.0
 
 
 def _has_failed(row: dict[str, Any]) -> bool:
@@ -285,8 +290,14 @@ def configuration(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 
 def index(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """The repository index."""
-    return _data(environ, admin.repository_index_json(front_end.bridge.run(front_end.engine.repository_index, False)))
+    """The repository index, and for how long an execution of a version has run, if that is long."""
+    engine, run = front_end.engine, front_end.bridge.run
+    entries = admin.repository_index_json(run(engine.repository_index, False))
+    running = {(line.entry.name, str(line.entry.version)): _running_s(line) for line in run(engine.overview)}
+    for entry in entries:
+        if seconds := running.get((entry["name"], entry.get("version", ""))):
+            entry["running_s"] = seconds
+    return _data(environ, entries)
 
 
 _SEVERITIES = {"VERBOSE": 0, "INFO": 1, "WARNING": 2, "ERROR": 3}

@@ -32,13 +32,13 @@ _QUANTILES = (0.5, 0.95, 0.99)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """The work of a version in the last minute. Durations are in microseconds: sums over its successful requests, and
-    quantiles of them. `restarts` are those of its own processes. `queued` requests wait now, and `sequences` have a
-    slot.
+    quantiles of them. `items` are those of its executions, of requests that failed as well. `restarts` are those of its
+    own processes. `queued` requests wait now, and `sequences` have a slot.
     """
 
     requests: int = 0
     failures: int = 0
-    inferences: int = 0
+    items: int = 0
     executions: int = 0
     request_us: float = 0.0
     queue_us: float = 0.0
@@ -201,7 +201,7 @@ def _totals(counted: StatisticsSnapshot) -> list[float]:
     return [
         counted.request_success,
         sum(counted.request_failures.values()) + sum(counted.request_refusals.values()),
-        counted.inference_count,
+        sum(each.batch_size * each.execution_count for each in counted.batches),
         counted.execution_count,
         *[ns / 1000 for ns in durations],
         counted.cache_hit_count,

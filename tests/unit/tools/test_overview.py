@@ -21,7 +21,7 @@ from trident.tools.request import request
 from trident.tools.trace import Span, draw, read_requests
 
 
-def stats(model: str, requests: int, ms: int, queue_ms: int, failed: int = 0, executions: int = 0) -> dict[str, Any]:
+def stats(model: str, requests: int, ms: int, queue_ms: int, failed: int = 0, large: int = 0) -> dict[str, Any]:
     counts = {
         "success": {"count": requests, "ns": requests * ms * 10**6},
         "fail": {"count": failed, "ns": 0},
@@ -31,8 +31,11 @@ def stats(model: str, requests: int, ms: int, queue_ms: int, failed: int = 0, ex
         "name": model,
         "version": "1",
         "inference_count": requests * 4,
-        "execution_count": executions or requests,
         "inference_stats": counts,
+        "batch_stats": [
+            {"batch_size": 4, "compute_infer": {"count": requests + failed}},
+            {"batch_size": 16, "compute_infer": {"count": large}},
+        ],
     }
 
 
@@ -67,7 +70,7 @@ def absent(method: str, url: str) -> Answer:
 
 
 def test_status_has_means_since_the_start(capsys: pytest.CaptureFixture[str]) -> None:
-    server = Server(stats("quick", 10, 2, 1, executions=5), stats("slow", 1, 1200, 120, failed=3))
+    server = Server(stats("quick", 10, 2, 1, large=5), stats("slow", 1, 1200, 120, failed=3))
     server.index.append({"name": "broken", "version": "2", "state": "UNAVAILABLE", "reason": "no\x1b[1m file"})
     failures = {"broken": "version 2 is UNAVAILABLE: no file", "unread": "failed to read it"}
     server.ready = 200, {"failures": failures}

@@ -64,7 +64,7 @@ export function Repository({ server }) {
     <div class="scroll card flush" tabindex="0" role="region" aria-label="Repository index"><table class="index"><thead><tr><th scope="col">Model</th><th scope="col">Versions</th><th scope="col">Reason</th><th scope="col" class="num">Actions</th></tr></thead>
       <tbody>${matching.slice(0, shown).map(([name, entries]) => html`<tr key=${name}>
         <th scope="row"><a href=${`#/models/${encodeURIComponent(name)}`}>${name}</a></th>
-        <td class="versions">${entries.map((each) => html`<span class="stack" key=${each.version}>${each.version && html`<span class="version">${each.version} </span>`}<${State} state=${each.state} /></span>`)}</td>
+        <td class="versions">${entries.map((each) => html`<span class="stack" key=${each.version}>${each.version && html`<span class="version">${each.version} </span>`}<${State} state=${each.state} running=${each.running_s} /></span>`)}</td>
         <td class="reason">${entries.map((each) => each.reason).filter(Boolean).join("; ")}</td>
         <td class="num actions">
           <button class="small" disabled=${!!closed || busy[name]} title=${closed} onClick=${() => act("load", name)}>${busy[name] === "load" ? "Loading…" : entries.some((each) => each.state === "READY") ? "Reload" : "Load"}<span class="only-read"> ${name}</span></button>

@@ -33,7 +33,7 @@ class ManyModels(FakeEngine):
     def overview(self, name: str = "") -> list[VersionOverview]:
         entries = [IndexEntry(name=f"m{i:05}", version=1, state=ModelState.READY) for i in range(10_000)]
         lines = [VersionOverview(entry=entry) for entry in entries]
-        lines[77] = replace(lines[77], activity=Activity(requests=60, p99_us=9.0, executions=30, inferences=60))
+        lines[77] = replace(lines[77], activity=Activity(requests=60, p99_us=9.0, executions=30, items=60))
         return lines
 
 
@@ -85,8 +85,13 @@ def test_endless_execution_is_reported() -> None:
                 for each, ns in zip(entries, times, strict=True)
             ]
 
+        def repository_index(self, ready_only: bool) -> list[IndexEntry]:
+            return [line.entry for line in self.overview()]
+
     (row,) = asked("/console/api/models", Stuck()).get_json()["running"]
     assert (row["id"], row["running_s"], row["queued"]) == ("stuck/1", 45.0, 3)
+    quick, stuck = asked("/console/api/index", Stuck()).get_json()
+    assert ("running_s" in quick, stuck["running_s"]) == (False, 45.0)
 
 
 @pytest.mark.parametrize(
