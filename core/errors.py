@@ -227,12 +227,12 @@ class UnexpectedError(ServerError):
 def has_telling_traceback(error: BaseException) -> bool:
     """Return whether the log should show the traceback of `error`.
 
-    That of a model's own failure shows only how the response came back to the client, and that of an unexpected one was
-    logged where it was caught.
+    That of a model's own failure shows only how the response came back to the client, that of a load only how it was
+    asked for, and that of an unexpected one was logged where it was caught.
     """
     if isinstance(error, UnexpectedError):
         return False
-    return not isinstance(error, BackendFailed) or error.__cause__ is not None
+    return not isinstance(error, (BackendFailed, ModelLoadFailed)) or error.__cause__ is not None
 
 
 class RepositoryUnavailable(ServerError):

@@ -108,7 +108,7 @@ def test_statistics_match_those_of_http() -> None:
     assert first.response_stats["0"].cancel.ns == 2**40
 
 
-def test_repository_is_listed_and_controlled() -> None:
+def test_repository_is_listed_and_controlled(caplog: pytest.LogCaptureFixture) -> None:
     engine = FakeEngine()
     index = asked(engine, "RepositoryIndex", pb.RepositoryIndexRequest(ready=True))
     assert [(model.name, model.state) for model in index.models] == [("simple", "READY")]
@@ -124,6 +124,8 @@ def test_repository_is_listed_and_controlled() -> None:
     assert engine.calls[2:] == [("unload", "n", False), loaded]
     engine.refusal = ModelLoadFailed("it is broken")
     assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
+    (line,) = caplog.records
+    assert (line.getMessage().partition(": ")[2], line.exc_info) == ("INTERNAL it is broken", None)
 
 
 def test_regions_of_cuda_are_registered_shown_and_unregistered() -> None:
