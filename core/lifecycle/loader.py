@@ -67,7 +67,7 @@ from trident.core.lifecycle.version import FindSteps, ModelVersion
 from trident.core.memo import Memo
 from trident.core.repository.config import check_checksums, check_config, load_config, read_config
 from trident.core.repository.content_digest import ContentDigest
-from trident.core.repository.layout_hints import layout_hint
+from trident.core.repository.layout_hints import layout_hint, unread_configuration
 from trident.core.repository.layouts import SingleModelSource
 from trident.core.repository.repository import (
     ModelDirectory,
@@ -138,6 +138,8 @@ class ModelLoader:
                 config = parse_config_override(override)
             else:
                 config = read_config(directory, config_name=self._options.config_name, required=not auto_complete)
+                if unread := unread_configuration(directory):
+                    _log.warning("model '%s': %s is not read as its configuration: %s", name, *unread)
             if isinstance(located.source, SingleModelSource):  # it is served under the name that it was given
                 config.name = name
             check_config(directory, config, self._backends, auto_complete=auto_complete)

@@ -28,6 +28,7 @@ from trident.core.config.validate import (
 )
 from trident.core.errors import NotInstalled, ServerError
 from trident.core.repository.config import Completion, check_checksums, complete, read_config
+from trident.core.repository.layout_hints import unread_configuration
 from trident.core.repository.repository import ModelDirectory, chmod_hint, read_labels, version_path
 
 # Tries the version in a directory, and runs its golden requests.
@@ -81,10 +82,13 @@ def check_model(
 
 
 def warnings_of(directory: ModelDirectory, *, config_name: str = "") -> list[Problem]:
-    """Return the settings of the model's configuration without effect; none if it cannot be read."""
+    """Return the settings of the model's configuration without effect, or the file that is not read in its place; none
+    if it cannot be read."""
     try:
+        if unread := unread_configuration(directory):
+            return [Problem(unread[0], "it is not read as the configuration of the model", unread[1])]
         return settings_without_effect(read_config(directory, config_name=config_name))
-    except ServerError:  # a problem of the model
+    except (OSError, ServerError):  # a problem of the model
         return []
 
 

@@ -27,6 +27,11 @@ EXPORTS = {
     ".keras": "export the model as a SavedModel, in the folder model.savedmodel",
     ".tflite": "convert the model to ONNX, or take the SavedModel that it was made from",
     ".engine": "rename it to model.plan",
+    ".gguf": "files of llama.cpp are not supported: make a folder of the original weights, with the model builder of "
+    "ONNX Runtime GenAI",
+    ".mlmodel": "models of Core ML are not supported: export the original to ONNX",
+    ".mlpackage": "models of Core ML are not supported: export the original to ONNX",
+    ".pmml": "PMML is not supported: export the original to ONNX",
     ".json": _TREES,
     ".ubj": _TREES,
     ".txt": _TREES,
@@ -79,6 +84,36 @@ def layout_hint(directory: ModelDirectory, config: ModelConfig) -> str:
     shown = places[found.name] if found else f"{_listed({*files, *folders} - {CONFIG_FILE})} in {model}"
     wanted = config.default_model_filename or (found.row.filename if found else "model.onnx")
     return f"found {shown}, expected {model}/1/{wanted}: make the folder {model}/1 for the files of version 1"
+
+
+def unread_configuration(directory: ModelDirectory) -> tuple[str, str] | None:
+    """Return the path of a file that may be meant as the configuration of a model without one, as `m/config.yaml`, and
+    the cure; None without one. Raises OSError.
+    """
+    names = set(os.listdir(directory.path))
+    if CONFIG_FILE in names:
+        return None
+    model, folders = directory.name, directory.folders()
+    is_of_hub = not names.isdisjoint(("tokenizer.json", "genai_config.json"))
+    for name in sorted(names.difference(folders)):
+        if _is_like_configuration(name):
+            return f"{model}/{name}", f"rename it to {CONFIG_FILE}"
+        if name.lower() in _IN_OTHER_FORMATS and not is_of_hub:
+            return f"{model}/{name}", f"write it as {model}/{CONFIG_FILE}, in the text format of protobuf"
+    for folder in folders:
+        if version_number(folder) is not None:
+            for name in sorted(directory.names_in(folder)):  # its config.json may be the model's own
+                if _is_like_configuration(name):
+                    return f"{model}/{folder}/{name}", f"move it to {model}/{CONFIG_FILE}"
+    return None
+
+
+_IN_OTHER_FORMATS = frozenset(f"config.{ending}" for ending in ("json", "yaml", "yml", "toml"))
+
+
+def _is_like_configuration(name: str) -> bool:
+    stem, ending = os.path.splitext(name.lower())
+    return ending in (".pbtxt", ".pbtext", ".prototxt") or (stem == "config" and ending in ("", ".pb", ".pbtx", ".txt"))
 
 
 def missing_file_hint(version: Path, config: ModelConfig, wanted: str) -> str | None:

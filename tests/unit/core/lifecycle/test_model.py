@@ -209,6 +209,18 @@ def test_a_reload_of_several_versions_is_all_or_nothing(repository: Repository) 
     assert sorted(repository.backend.loads[-2:]) == ["m:1=10", "m:2=20"]
 
 
+def test_file_that_may_be_meant_as_configuration_is_logged(
+    repository: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository.write(1)
+    repository.put("config.yaml", "max_batch_size: 8")
+    repository.load()
+    assert "config.yaml" not in caplog.text
+    (repository.path / "m" / "config.pbtxt").unlink()
+    repository.failure()
+    assert "m/config.yaml is not read as its configuration: write it as m/config.pbtxt" in caplog.text
+
+
 @pytest.mark.parametrize("config", ["max_batch_sise: 8", CONFIG + 'name: "other"', CONFIG + "max_batch_size: -1"])
 def test_old_version_serves_after_an_invalid_configuration(repository: Repository, config: str) -> None:
     repository.write(1)

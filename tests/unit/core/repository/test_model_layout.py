@@ -12,10 +12,10 @@ from trident.core.backends.registry import BackendRegistry
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, ServerError, Unsupported
-from trident.core.repository.check import check_model
+from trident.core.repository.check import check_model, warnings_of
 from trident.core.repository.config import check_config, read_config
 from trident.core.repository.content_digest import ContentDigest
-from trident.core.repository.layout_hints import layout_hint, no_models_hint
+from trident.core.repository.layout_hints import layout_hint, no_models_hint, unread_configuration
 from trident.core.repository.repository import (
     ModelDirectory,
     available_versions,
@@ -264,3 +264,28 @@ def test_digest_follows_links_and_stops_at_cycles(model: Path, tmp_path: Path) -
 
 def test_digest_of_a_missing_folder_is_unknown(tmp_path: Path) -> None:
     assert ContentDigest(ModelDirectory("m", tmp_path / "none"), 1).digest() is None
+
+
+RENAME, WRITE = "rename it to config.pbtxt", "write it as iris/config.pbtxt, in the text format of protobuf"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (["config.pbtext", "1/model.onnx"], ("iris/config.pbtext", RENAME)),
+        (["Config.pbtxt", "1/model.onnx"], ("iris/Config.pbtxt", RENAME)),
+        (["config.pbtxt.txt", "config", "1/model.onnx"], ("iris/config", RENAME)),
+        (["config.yaml", "0/model.onnx"], ("iris/config.yaml", WRITE)),
+        (["config.json", "1/model.py"], ("iris/config.json", WRITE)),
+        (["0/config.pbtxt", "0/model.onnx"], ("iris/0/config.pbtxt", "move it to iris/config.pbtxt")),
+        (["config.pbtxt", "config.yaml", "1/model.onnx"], None),
+        (["config.json", "tokenizer.json", "onnx/model.onnx"], None),
+        (["1/config.json", "1/model.py", "labels.txt"], None),
+    ],
+)
+def test_file_that_may_be_meant_as_configuration(
+    tmp_path: Path, files: list[str], found: tuple[str, str] | None
+) -> None:
+    directory = laid_out(tmp_path / "iris", *files)
+    assert unread_configuration(directory) == found
+    assert [(each.path, each.hint) for each in warnings_of(directory)] == ([found] if found else [])
