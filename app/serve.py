@@ -132,6 +132,8 @@ _MARKS = frozenset(
 )
 _MARKED = frozenset({".onnx", ".pt", ".pt2", ".mar", ".xml", ".cbm", ".joblib", ".pkl", ".skops", ".ubj", ".bst"})
 _HUB = frozenset({"config.json", "tokenizer.json"})
+# Weights without a graph: they are refused, with the step to a model that is one.
+_WEIGHTS = frozenset({".safetensors", ".bin", ".h5", ".keras", ".gguf", ".pth", ".ckpt", ".tflite", ".msgpack"})
 
 
 @contextmanager
@@ -168,7 +170,7 @@ def is_served_directly(path: Path) -> bool:
     folders = [path / name for name in names if os.path.isdir(path / name)]
     if any(_is_model_folder(each) for each in folders if not each.name.isdecimal()):
         return False
-    is_marked = any(Path(name).suffix in _MARKED and os.path.isfile(path / name) for name in names)
+    is_marked = any(Path(name).suffix in _MARKED | _WEIGHTS and os.path.isfile(path / name) for name in names)
     if names & _MARKS or names >= _HUB or is_marked:
         return True
     return any(each.name.isdecimal() and _names_in(each) for each in folders)

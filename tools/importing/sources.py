@@ -13,6 +13,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -190,7 +191,7 @@ def run_original(options: Options, *arguments: str, given: object = None) -> Any
 def _unknown(path: Path) -> InvalidRequest:
     kinds = ", ".join(row.name for row in SOURCES)
     if path.is_file():
-        hint = content_hint(path) or EXPORTS.get(path.suffix.lower())
+        hint = content_hint(path) or EXPORTS.get(path.suffix.lower()) or _step(path)
         origin = origin_of(path)
         what = (
             f"{path.name} was written by {origin}, and is not a model"
@@ -210,6 +211,19 @@ def _unknown(path: Path) -> InvalidRequest:
     export = next((hint for name in names if (hint := EXPORTS.get(Path(name).suffix.lower()))), None)
     shown = ", ".join(names[:5]) or "nothing"
     return InvalidRequest(f"{path} has {shown}, and no known model", hint=export or f"these are recognised: {kinds}")
+
+
+def _step(path: Path) -> str | None:
+    """What to do with a file that is not the model itself."""
+    if path.suffix == ".py":
+        return f"a Python model is a folder with its code in 1/model.py: `trident init {path.stem}` writes one"
+    if path.suffix == ".pb":
+        return "a frozen graph of TensorFlow is NAME/1/model.graphdef, with its tensors in NAME/config.pbtxt"
+    if path.suffix == ".ipynb":
+        return "save the model in the notebook, as ONNX if possible, and name that file"
+    if zipfile.is_zipfile(path) or tarfile.is_tarfile(path):
+        return "unpack it, and name the file or folder of the model"
+    return None
 
 
 def _listed(path: Path) -> list[str]:

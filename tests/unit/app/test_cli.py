@@ -101,6 +101,15 @@ def test_words_after_serve_are_model_repositories(
     assert [each.model_repository for each in served.settings] == [repositories]
 
 
+def test_hub_folder_without_a_graph_is_refused_with_the_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
+        (tmp_path / name).write_text("{}")
+    assert main(["serve", str(tmp_path)], serve=Served()) == 1
+    assert "hint: export it: optimum-cli export onnx" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("files", [["1/model.onnx"], ["1/weights", "config.pbtxt"]])
 def test_version_folder_is_refused_with_the_name_of_its_model(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
