@@ -381,7 +381,7 @@ def _grpc_client(sample: SampleRequest, place: Place) -> str:
     return "\n".join(lines)
 
 
-def _python_body(sample: SampleRequest, binary_type: str) -> tuple[list[str], str, str]:
+def python_body(sample: SampleRequest, binary_type: str) -> tuple[list[str], str, str]:
     """Lines that make `body`, a value to send as it is, with the Content-Type in Python; and the imports."""
     if sample.spec.decoupled:
         _refuse_binary(sample, "grpc")
@@ -419,7 +419,7 @@ def _imports(standard: Iterable[str], other: str) -> list[str]:
 
 
 def _sagemaker(sample: SampleRequest, place: Place) -> str:
-    body, content_type, module = _python_body(sample, "application/vnd.sagemaker-triton.binary+json")
+    body, content_type, module = python_body(sample, "application/vnd.sagemaker-triton.binary+json")
     streams = sample.spec.decoupled
     lines = [
         *_imports(["os", module], "import boto3"),
@@ -440,7 +440,7 @@ def _sagemaker(sample: SampleRequest, place: Place) -> str:
 
 
 def _vertex(sample: SampleRequest, place: Place) -> str:
-    body, content_type, module = _python_body(sample, "application/vnd.vertex-ai-triton.binary+json")
+    body, content_type, module = python_body(sample, "application/vnd.vertex-ai-triton.binary+json")
     streams = sample.spec.decoupled
     accept = ', "Accept": "text/event-stream"' if streams else ""
     headers = f'headers={{"Content-Type": {content_type}{accept}}}'

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,13 @@ from trident.adapters.common.options import (
 from trident.app.process.environment import process_environment
 from trident.app.serve import repositories_around
 from trident.app.settings.groups import named_values
+from trident.core.backends.registry import BackendRegistry
+from trident.core.errors import InvalidRequest
+from trident.core.http.sample_request import Place, SampleRequest, make_sample, python_body, write_request
 from trident.core.observability.log import print_line
+from trident.core.repository.check import check_model
+from trident.core.repository.layouts import FolderShape, folder_shape
+from trident.core.repository.repository import ModelDirectory
 from trident.tools.emulators import azureml
 from trident.tools.emulators.sagemaker import emulator as sagemaker
 from trident.tools.emulators.sagemaker.api_model import read_settings_file
@@ -127,6 +133,35 @@ def stop_signals() -> Iterator[threading.Event]:
         thread.join()
 
 
+# --- a call that works as it is printed
+
+_UNKNOWN = "request.json has a request for the model: the JSON of `trident request NAME`, of `trident serve MODEL`"
+
+
+def _sample(model: str) -> SampleRequest | None:
+    """A request for the only model in a folder of this machine; None for any other, and where there is none in JSON."""
+    root = Path(model)
+    if not root.is_dir():
+        return None
+    paths = [path.relative_to(root).as_posix() for path in root.rglob("*")]
+    shape = folder_shape(paths)
+    folders = [root] if shape is FolderShape.MODEL else sorted(path for path in root.iterdir() if path.is_dir())
+    # The environment of a Python model takes minutes to make.
+    if shape is FolderShape.FILES or len(folders) != 1 or (folders[0] / "requirements.txt").exists():
+        return None
+    found = check_model(ModelDirectory(folders[0].name, folders[0]), BackendRegistry({"": {}}, gpu_ids=()))
+    sample = make_sample(found.valid[-1][1]) if found.valid else None
+    return None if sample is None or sample.spec.decoupled else sample
+
+
+def _python_body(sample: SampleRequest | None, binary_type: str) -> dict[str, str]:
+    if sample is None:
+        lines = [f"# {_UNKNOWN}", 'body = open("request.json").read()']
+        return {"imports": "", "body": "\n".join(lines), "content_type": '"application/json"'}
+    body, content_type, module = python_body(sample, binary_type)
+    return {"imports": f"import {module}\n" if module else "", "body": "\n".join(body), "content_type": content_type}
+
+
 # --- what the options of all have in common
 
 # -P keeps a folder `app` in the working directory from being imported.
@@ -164,10 +199,12 @@ _VARIABLES_AT_MOST = 100
 _VARIABLE_BYTES_AT_MOST = 1024
 _ALL_BYTES_AT_MOST = 32 << 10
 _SAGEMAKER_EXAMPLE = """\
-  client = boto3.client("sagemaker-runtime", endpoint_url="{url}", region_name="us-east-1",
-                        aws_access_key_id="any", aws_secret_access_key="any")
-  # Body: a request for the model, as `trident request --form=sagemaker NAME` prints it of `trident serve MODEL`
-  client.invoke_endpoint(EndpointName="any", {target}ContentType="application/json", Body=b"...")"""
+import boto3
+{imports}client = boto3.client("sagemaker-runtime", endpoint_url="{url}", region_name="us-east-1",
+                      aws_access_key_id="any", aws_secret_access_key="any")
+{body}
+answer = client.invoke_endpoint(EndpointName="any", {target}ContentType={content_type}, Body=body)
+print(answer["Body"].read())"""
 _MULTI_MODEL = (
     "A multi-model endpoint: MODEL contains a .tar.gz of each model, which TargetModel names; from cloud storage each "
     "is fetched when it is first called."
@@ -220,7 +257,10 @@ def read_sagemaker(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 def sagemaker_example(options: sagemaker.EmulatorOptions, url: str) -> str:
-    return _SAGEMAKER_EXAMPLE.format(url=url, target='TargetModel="NAME.tar.gz", ' if options.multi_model else "")
+    sample = None if options.multi_model else _sample(options.model)
+    target = 'TargetModel="NAME.tar.gz", ' if options.multi_model else ""
+    binary = "application/vnd.sagemaker-triton.binary+json"
+    return _SAGEMAKER_EXAMPLE.format(url=url, target=target, **_python_body(sample, binary))
 
 
 def _sagemaker_variables(texts: Sequence[str]) -> dict[str, str]:
@@ -404,29 +444,40 @@ def _prediction_job(values: dict[str, Any]) -> BatchOptions:
 
 
 _VERTEX_SDK = """\
-  from google.auth.credentials import AnonymousCredentials
-  from google.cloud import aiplatform_v1
-  client = aiplatform_v1.PredictionServiceClient(
-      transport="rest", client_options={{"api_endpoint": "{url}"}}, credentials=AnonymousCredentials())
-  client.predict(endpoint="{endpoint}", instances=[…])"""
+{imports}from google.api.httpbody_pb2 import HttpBody
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import aiplatform_v1
+
+client = aiplatform_v1.PredictionServiceClient(
+    transport="rest", client_options={{"api_endpoint": "{url}"}}, credentials=AnonymousCredentials())
+{body}
+content = HttpBody(data=body{encode}, content_type={content_type})
+answer = client.raw_predict(request={{"endpoint": "{endpoint}", "http_body": content}})
+print(answer.data)"""
 _VERTEX_DEPLOY = """\
   python -m deploy.vertex upload --api-endpoint={url} --project=any --location=us-central1 …"""
 _VERTEX_CURL = """\
-  curl -d @body {url}/v1/{endpoint}/invoke/PATH"""
+  # PATH is a route of the container, and request.json a body that it takes
+  curl -d @request.json {url}/v1/{endpoint}/invoke/PATH"""
 
 
 def vertex_example(options: vertex.EmulatorOptions, url: str) -> str:
     """An example of a call, for the user."""
     if not options.model:
         return _VERTEX_DEPLOY.format(url=url)
-    deployment = options.deployment
-    return (_VERTEX_CURL if deployment.is_invoked else _VERTEX_SDK).format(url=url, endpoint=deployment.endpoint)
+    endpoint = options.deployment.endpoint
+    if options.deployment.is_invoked:
+        return _VERTEX_CURL.format(url=url, endpoint=endpoint)
+    sample = _sample(options.model)
+    encode = "" if sample and sample.needs_binary else ".encode()"
+    body = _python_body(sample, "application/vnd.vertex-ai-triton.binary+json")
+    return _VERTEX_SDK.format(url=url, endpoint=endpoint, encode=encode, **body)
 
 
 # --- Azure ML
 
 _LONGEST_MS = 180_000
-_AZUREML_EXAMPLE = "  curl -H 'Content-Type: application/json' -d @request.json {url}/score"
+_AZUREML_HEADER = "-H 'Content-Type: application/json'"
 AZUREML_OPTIONS = (
     own_option("port", PORT, 0, "Port of the endpoint; default 0, any free one."),
     own_option("env", VARIABLE, (), "A variable of the deployment."),
@@ -464,9 +515,18 @@ def read_azureml(arguments: Sequence[str], environment: Mapping[str, str]) -> az
     )
 
 
+def azureml_example(options: azureml.EmulatorOptions, url: str) -> str:
+    sample = _sample(options.model)
+    with suppress(InvalidRequest):
+        if sample is not None:
+            text = write_request(sample, "curl", Place(url=url))
+            return text.replace(f"{url}{sample.path}/infer", f"{url}/score {_AZUREML_HEADER}")
+    return f"  # {_UNKNOWN}\n  curl {_AZUREML_HEADER} -d @request.json {url}/score"
+
+
 # Of each platform what reads the options, its emulator, and an example of a call.
 _PLATFORMS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[[Any, str], str]]] = {
     "sagemaker": (read_sagemaker, sagemaker.Emulator, sagemaker_example),
     "vertex": (read_vertex, vertex.Emulator, vertex_example),
-    "azureml": (read_azureml, azureml.Emulator, lambda options, url: _AZUREML_EXAMPLE.format(url=url)),
+    "azureml": (read_azureml, azureml.Emulator, azureml_example),
 }

@@ -12,9 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.servers.simple_model import GOLDEN_MODELS
 from trident.adapters.common.options import BadOption
 from trident.app.cli import main
-from trident.tools.emulators.command import platform_of, read_sagemaker, read_vertex, stop_signals, vertex_example
+from trident.tools.emulators.azureml import EmulatorOptions as AzureOptions
+from trident.tools.emulators.command import (
+    azureml_example,
+    platform_of,
+    read_azureml,
+    read_sagemaker,
+    read_vertex,
+    stop_signals,
+    vertex_example,
+)
 from trident.tools.emulators.sagemaker.emulator import EmulatorOptions as SageMakerOptions
 from trident.tools.emulators.sagemaker.hosting import Hosting
 from trident.tools.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
@@ -34,6 +44,27 @@ def test_the_platform_is_the_first_platform_name(arguments: list[str], platform:
     assert platform_of(arguments) == platform
     with pytest.raises(BadOption, match="a platform must be named: trident emulate sagemaker MODEL or"):
         platform_of([each for each in arguments if each not in ("sagemaker", "vertex")])
+
+
+def azureml(model: str) -> AzureOptions:
+    return read_azureml(["azureml", model], {})
+
+
+def test_printed_calls_have_a_request_for_the_model(tmp_path: Path) -> None:
+    simple = str(GOLDEN_MODELS / "simple")
+    curl = azureml_example(azureml(simple), "http://h:1")
+    assert curl.startswith(
+        """curl -s http://h:1/score -H 'Content-Type: application/json' -d '{"inputs":[{"name":"INPUT0","""
+    )
+    code = vertex_example(vertex(simple), "http://h:1")
+    compile(code, "printed", "exec")
+    assert '{"name": "INPUT1", "datatype": "INT32", "shape": [1, 16], "data": [1] * 16},' in code
+    # Nothing is known of a model that is elsewhere, or of several.
+    for model in ("gs://bucket/mine", str(GOLDEN_MODELS), str(tmp_path)):
+        assert "trident request NAME" in azureml_example(azureml(model), "http://h:1")
+        code = vertex_example(vertex(model), "http://h:1")
+        compile(code, "printed", "exec")
+        assert "trident request NAME" in code
 
 
 @pytest.mark.parametrize("more", [["sagemaker"], ["sagemaker", "--multi-model"], ["vertex"]])
