@@ -231,6 +231,26 @@ ROWS: tuple[Row, ...] = (
             added_tokens_decoder={str(WORDS.index("un")): {"content": "un", "special": False}},
         ),
     ),
+    embedder(
+        "tokens by the newer name", "unhappy books cats",
+        files=tokens(
+            tokenizer_class="PreTrainedTokenizerFast", additional_special_tokens=["book"], extra_special_tokens=["cat"],
+        ),
+    ),
+    embedder(
+        "tokens of the settings before those of the map", "unhappy books cats",
+        files={
+            **tokens(tokenizer_class="PreTrainedTokenizerFast", additional_special_tokens=["book"]),
+            "special_tokens_map.json": {"additional_special_tokens": ["cat"]},
+        },
+    ),
+    embedder(
+        "tokenizer_class of config.json", "a cat sat", tokenizer="bytes",
+        files={
+            **tokens(tokenizer_class=None, add_prefix_space=True, bos_token="[CLS]", eos_token="[SEP]"),
+            "config.json": {"tokenizer_class": "RobertaTokenizer"},
+        },
+    ),
     embedder("max_seq_length", MANY, files={**tokens(model_max_length=4), **sentence(max_seq_length=64)}),
     embedder("model_max_length", MANY, files=tokens(model_max_length=4)),
     embedder("truncate_dim", CAT, files={"config_sentence_transformers.json": {"truncate_dim": 3}}),
@@ -255,6 +275,12 @@ ROWS: tuple[Row, ...] = (
         tokenizer="bare", files=tokens(
             tokenizer_class="PreTrainedTokenizerFast",
             model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        ),
+    ),
+    pipeline(
+        "pairs of Albert", "classifier", CLASSIFY, {"text": [CAT], "text_pair": [LONG]}, top_k=None,
+        tokenizer="untyped pieces", files=tokens(
+            tokenizer_class="AlbertTokenizer", model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         ),
     ),
     pipeline(
@@ -347,6 +373,10 @@ ROWS: tuple[Row, ...] = (
     ),
     # --- pipelines: masks
     pipeline("mask", "filler", FILL, {"text": ["the [MASK] sat on the mat"]}),
+    pipeline(
+        "mask of the map", "filler", FILL, {"text": ["the cat sat on the mat"]},
+        files={"special_tokens_map.json": {"mask_token": "cat"}},
+    ),
     pipeline("decoder of the class", "filler", FILL, {"text": ["the [MASK] , sat . a"]}, tokenizer="cut"),
     pipeline(
         "targets of several tokens, cut on the left", "filler", FILL, {"text": ["the [MASK] sat"]},
@@ -507,12 +537,22 @@ def piece_tokenizer(lowercase: bool) -> Any:
     return made
 
 
+def untyped_piece_tokenizer(lowercase: bool) -> Any:
+    """The same with one type for both texts of a pair."""
+    made = piece_tokenizer(lowercase)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
 TOKENIZERS = {
     "words": tokenizer,
     "cut": cut_tokenizer,
     "bare": bare_tokenizer,
     "bytes": byte_tokenizer,
     "pieces": piece_tokenizer,
+    "untyped pieces": untyped_piece_tokenizer,
 }
 
 

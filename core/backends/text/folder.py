@@ -207,7 +207,9 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     written = read(inner + TOKENIZER)
     for side, section in (("truncation_side", "truncation"), ("padding_side", "padding")):
         tokenizer.setdefault(side, str((written.get(section) or {}).get("direction", "right")).lower())
-    tokens = read(f"{inner}special_tokens_map.json", required=False) | tokenizer
+    tokens = read(f"{inner}special_tokens_map.json", required=False)
+    # The map is older than the list of added tokens.
+    tokens = tokens | tokenizer if "added_tokens_decoder" in tokenizer else tokenizer | tokens
     kind = _tokenizer_kind(tokenizer)
     if unused := sorted(key for key in sentence.keys() - _PLAIN_SETTINGS if sentence[key]):
         _log.warning("model '%s': these settings of sentence-transformers have no effect: %s", name, ", ".join(unused))
@@ -308,7 +310,8 @@ def read_tokenizer(model: TextModel) -> Any:
     _, settings = _settings_of(read)
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     _add_tokens(tokenizer, settings, read)
-    if tokenizer.post_processor is None:  # without one the fast encoding has no types for the second text of a pair
+    has_processor = tokenizer.post_processor is not None
+    if not has_processor:  # without one the fast encoding has no types for the second text of a pair
         tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
     kind = _tokenizer_kind(settings)
     is_bert = kind in _BERT_TOKENIZERS or (not kind and read(CONFIG).get("model_type") in _BERT_MODELS)
@@ -320,7 +323,8 @@ def read_tokenizer(model: TextModel) -> Any:
             lowercase=settings.get("do_lower_case", True),
         )
         tokenizer.decoder = decoders.WordPiece()
-    if (is_bert and kind != "MPNetTokenizer") or kind in _PIECE_TOKENIZERS:
+    is_processed = kind == "RemBertTokenizer" or (kind == "AlbertTokenizer" and not has_processor)
+    if (is_bert and kind != "MPNetTokenizer") or is_processed:
         first, last = _token(settings.get("cls_token", "[CLS]")), _token(settings.get("sep_token", "[SEP]"))
         ids = {token: tokenizer.token_to_id(token) for token in (first, last)}
         if tokenizer.post_processor is not None and None not in ids.values():
@@ -365,24 +369,28 @@ def read_tokenizer(model: TextModel) -> Any:
 
 def _add_tokens(tokenizer: Any, settings: Mapping[str, Any], read: Callable[..., Any]) -> None:
     """Add the tokens that the folder names beside those of tokenizer.json, as transformers does."""
+    named = _extra_tokens(settings)
     written = settings.get("added_tokens_decoder")
     if isinstance(written, dict):
         made = [_added(each) for _, each in sorted(written.items(), key=lambda row: int(row[0]))]
     else:
         others = read("added_tokens.json", required=False)
         made = [AddedToken(each, normalized=True) for each in sorted(others, key=others.__getitem__)]
-        settings = read("special_tokens_map.json", required=False) | settings
-    extra = settings.get("extra_special_tokens") or []
-    named = [
-        *(settings.get("additional_special_tokens") or []),
-        *(extra.values() if isinstance(extra, dict) else extra),
-    ]
+        older = read("special_tokens_map.json", required=False)
+        if not named or "extra_special_tokens" in older:
+            named += _extra_tokens(older)
     known = [*tokenizer.get_added_tokens_decoder().values()]
     made = [each for each in made if each not in known]
     contents = {each.content for each in (*known, *made)}
     made += [each for each in map(_added, named) if each.content not in contents]
     for each in made:
         (tokenizer.add_special_tokens if each.special else tokenizer.add_tokens)([each])
+
+
+def _extra_tokens(settings: Mapping[str, Any]) -> list[Any]:
+    """The special tokens that have no name. The older of the two members counts where the newer one is missing."""
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    return [*(extra.values() if isinstance(extra, dict) else extra)]
 
 
 def _added(written: Any) -> Any:
@@ -413,6 +421,8 @@ def _settings_of(read: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, An
     found = [read(each, required=False) for each in _TRANSFORMER_FILES]
     sentence: dict[str, Any] = next(filter(None, found), {})
     tokenizer = read("tokenizer_config.json", required=False)
+    if not tokenizer.get("tokenizer_class"):
+        tokenizer = {**tokenizer, "tokenizer_class": read(CONFIG, required=False).get("tokenizer_class")}
     return sentence, {**tokenizer, **(sentence.get("processor_kwargs") or sentence.get("tokenizer_args") or {})}
 
 
