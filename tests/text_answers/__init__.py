@@ -419,6 +419,10 @@ ROWS: tuple[Row, ...] = (
         {"question": ["at bad . cat"], "context": ["blue   un  on blue e a in this  a "]},
         tokenizer="bytes", files=byte_level(add_prefix_space=True), max_answer_len=2, max_seq_len=20, doc_stride=4,
     ),
+    pipeline(
+        "answers without types", "reader", ASK, STORY_ASKED, top_k=2,
+        files=tokens(model_input_names=["input_ids", "attention_mask"]),
+    ),
     pipeline("long context", "reader", ASK, {**STORY_ASKED, "context": [STORY * 4]}, top_k=2),
 )  # fmt: skip
 
