@@ -77,8 +77,15 @@ def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools |
 
     `can_guide`: the model can be made to call.
     """
-    tools = [each.get("function") for each in body.get("tools") or () if isinstance(each, dict)]
-    functions = {str(each["name"]): each for each in tools if isinstance(each, dict) and "name" in each}
+    functions: dict[str, Any] = {}
+    for at, tool in enumerate(body.get("tools") or ()):
+        function = tool.get("function")
+        if tool.get("type", "function") != "function" or not isinstance(function, dict) or "name" not in function:
+            raise InvalidRequest(
+                f"tool {at} in 'tools' is not a function",
+                hint='send {"type": "function", "function": {"name": …, "parameters": …}}',
+            )
+        functions[str(function["name"])] = function
     is_parallel = body.get("parallel_tool_calls") is not False
     choice = body.get("tool_choice")
     has_short_ids = CallForm.MISTRAL.value in template
