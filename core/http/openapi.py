@@ -58,6 +58,8 @@ class Operation(NamedTuple):
 _TYPES: Final[dict[str, Schema]] = {
     "any": {},
     "text": {"type": "string"},
+    # As in version 3.0: makers of clients know nothing else for it.
+    "bytes": {"type": "string", "format": "binary"},
     "number": {"type": "number"},
     "count": {"type": "integer", "minimum": 0},
     "positive": {"type": "integer", "minimum": 1},
@@ -105,8 +107,9 @@ def operations() -> Mapping[str, Operation]:
 
 def undescribed(route: Route) -> Operation:
     """The operation of a route of another package's platform."""
-    body: ShortSchema = {OCTETS: "any"}
-    return Operation(f"The route {route.name} of the platform", answer=body, body=body, needs_body=False)
+    answer: ShortSchema = {OCTETS: "any"}
+    body: ShortSchema = {OCTETS: "bytes"}
+    return Operation(f"The route {route.name} of the platform", answer=answer, body=body, needs_body=False)
 
 
 def openapi_document(

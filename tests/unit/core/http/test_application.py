@@ -311,6 +311,13 @@ def test_openapi_describes_exactly_the_routes() -> None:
     assert len({each["operationId"] for each in found}) == len(found)
 
 
+def test_bodies_of_bytes_have_a_type_for_makers_of_clients() -> None:
+    """openapi-python-client tells the bodies of a route apart by it."""
+    (infer, *_) = openapi_document("triton", "1", DESCRIBED)["paths"].values()
+    schema = infer["post"]["requestBody"]["content"]["application/octet-stream"]["schema"]
+    assert schema == {"type": "string", "format": "binary"}
+
+
 def test_route_describes_its_required_credentials() -> None:
     options = HttpOptions(restricted=parse_restricted(["inference,metadata:x-key=secret"]))
     document = openapi_document("triton", "1", DESCRIBED, options=options)
