@@ -98,8 +98,8 @@ DOCUMENTED: Final = "GET /v2/docs/openapi.json describes the routes"
 class RouteNotFound(HttpError):
     status = 404
 
-    def __init__(self, hint: str | None = None) -> None:
-        super().__init__("Not Found", hint=hint)
+    def __init__(self, hint: str | None = None, message: str = "Not Found") -> None:
+        super().__init__(message, hint=hint)
 
 
 class MethodNotAllowed(HttpError):

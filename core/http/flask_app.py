@@ -75,7 +75,6 @@ _V1_MODEL = re.compile(r"/v1/models/([\w.-]{1,200})")
 _ELSEWHERE = {
     **dict.fromkeys(("/docs", "/openapi.json", "/swagger", "/redoc", "/v2/docs"), errors.DOCUMENTED),
     "/console": errors.NO_CONSOLE,
-    **{each: f"/v1{each} is the path" for each in ("/chat/completions", "/completions", "/models")},
     "/metrics": "metrics are on a port of their own, --metrics-port (8002)",
     "/v2/models": "POST /v2/repository/index lists the models",
 }

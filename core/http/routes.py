@@ -116,6 +116,10 @@ ROUTES: tuple[Route, ...] = (
     Route("text_similarity", ("/similarity",), "inference", POST, text_routes.similarity),
     Route("responses", ("/v1/responses",), "inference", POST, text_routes.other_apis, openai_errors=True),
     Route("messages", ("/v1/messages",), "inference", POST, text_routes.other_apis, openai_errors=True),
+    *(
+        Route(f"{name}_without_v1", (path,), "inference", BOTH, text_routes.other_apis, openai_errors=True)
+        for name, path in text_routes.WITHOUT_V1.items()
+    ),
     Route("v1_chat", ("/v1/chat",), "inference", POST, text_routes.other_apis),
     Route("v2_chat", ("/v2/chat",), "inference", POST, text_routes.other_apis),
     *(

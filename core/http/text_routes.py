@@ -65,6 +65,8 @@ MEMBERS: Mapping[str, frozenset[str]] = {
 """The members of the bodies of each route."""
 NOT_SUPPORTED = ("tokenize", "decode", "embed_all", "embed_sparse")
 """Routes of text-embeddings-inference whose answers are the tokenizer's, or those of other kinds of models."""
+WITHOUT_V1 = {"chat": "/chat/completions", "completions": "/completions", "models": "/models"}
+"""OpenAI's routes as a client asks for them whose `base_url` lacks `/v1`."""
 PIPELINE: Mapping[str, frozenset[str]] = {
     EMBEDDING: frozenset({"dimensions"}),
     SCORES: frozenset({"top_k", "return_all_scores"}),
@@ -334,8 +336,14 @@ def pipeline_at_the_root(front_end: HttpFrontEnd, environ: Environ, body: dict[s
 
 
 def other_apis(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """OpenAI's `/v1/responses`, Anthropic's `/v1/messages`, and Cohere's `/v1/chat` and `/v2/chat`."""
-    raise RouteNotFound(hint=f"{environ.get('PATH_INFO')} does not exist: /v1/chat/completions takes chats")
+    """OpenAI's `/v1/responses`, Anthropic's `/v1/messages`, and Cohere's `/v1/chat` and `/v2/chat`.
+
+    Those of `WITHOUT_V1`, too. The message has what to do, as OpenAI's client shows nothing else.
+    """
+    path = str(environ.get("PATH_INFO"))
+    has_version = path.startswith(("/v1/", "/v2/"))
+    cure = "/v1/chat/completions takes chats" if has_version else f"/v1{path} is the path: end base_url with /v1"
+    raise RouteNotFound(message=f"{path} does not exist: {cure}")
 
 
 def not_here(front_end: HttpFrontEnd, environ: Environ) -> Reply:

@@ -134,8 +134,11 @@ class TritonPythonModel:
         asked = _asked(request)
         tokens = self._prompt(request, asked.flag("add_special_tokens", True))
         most = self._context - 1
-        if not 1 <= len(tokens) <= most:
-            raise ValueError(f"the prompt has {len(tokens)} tokens, the model takes {most}: shorten it")
+        if not tokens:
+            raise ValueError("the prompt has no token: send a text that the model goes on with")
+        if len(tokens) > most:
+            # In these words several clients, such as LangChain's, know this error from others.
+            raise ValueError(f"the prompt is too long: it has {len(tokens)} tokens, the model takes {most}")
         limit = min(self._context, len(tokens) + (asked.integer("max_tokens", 1) or self._context))
         streams = pb_utils.get_input_tensor_by_name(request, "stream")
         is_stream = bool(streams.as_numpy().ravel()[0]) if streams is not None else asked.flag("stream")

@@ -231,7 +231,7 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"prompt": " one" * 64}, "the prompt has 64 tokens, the model takes 63"),
+        ({"prompt": " one" * 64}, "the prompt is too long: it has 64 tokens, the model takes 63"),
         ({"prompt": ""}, "'text_input' is empty"),
         ({"prompt": [5, 5000]}, "there is no token id 5000: the model's vocabulary has 0 to 295"),
         ({"prompt": [2**40]}, "'prompt_token_ids' must be of INT32"),

@@ -146,6 +146,16 @@ def test_openai_gets_the_hint_beside_the_message(client: Any) -> None:
     assert caught.value.body["hint"] == "did you mean 'embedder'?"
 
 
+def test_openai_reads_in_the_message_which_route_exists(server: ServerProcess, client: Any) -> None:
+    with pytest.raises(openai.NotFoundError, match="/v1/responses does not exist: /v1/chat/completions takes chats"):
+        client.responses.create(model="embedder", input="cat")
+    with openai.OpenAI(base_url=f"http://{server.address}", api_key="none", max_retries=0) as bare:
+        with pytest.raises(openai.NotFoundError, match="/v1/chat/completions is the path: end base_url with /v1"):
+            bare.chat.completions.create(model="embedder", messages=[{"role": "user", "content": "cat"}])
+        with pytest.raises(openai.NotFoundError, match="/v1/models is the path"):
+            bare.models.list()
+
+
 def test_documents_are_ranked(server: ServerProcess) -> None:
     texts = ["anna", "dog in paris", "cat"]
     logits = [(mean_of("who", text) @ head_of(1)).item() for text in texts]
