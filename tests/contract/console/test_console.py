@@ -258,6 +258,14 @@ def test_refused_requests_are_shown_and_counted(open_page: Callable[..., Page], 
     assert "refused in the last minute" in said.stdout.splitlines()[0]
 
 
+def test_failed_request_without_a_text_is_shown(open_page: Callable[..., Page]) -> None:
+    failed = {"model": "simple", "id": "", "ended": "2026-11-29T20:10:36.145Z", "status": "CANCELED", "duration_us": 5}
+    page = open_page("/log")
+    page.route("**/console/api/troubles*", lambda route: route.fulfill(json={"refused": [], "failed": [failed]}))
+    page.goto(page.url.partition("#")[0] + "#/")
+    expect(page.get_by_role("region", name="Failed requests")).to_contain_text("the caller went away")
+
+
 def test_a_picture_and_a_file_become_tensors(open_page: Callable[..., Page]) -> None:
     page = open_page("/models/digits/try")
     page.get_by_role("button", name="Image").click()
@@ -304,12 +312,12 @@ def test_a_model_is_unloaded_and_loaded(open_page: Callable[..., Page], server: 
     give_token(page)
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name="stream_words"))
     row.get_by_role("button", name="Unload").click()
-    expect(row).to_contain_text("unavailable")
+    expect(row).to_contain_text("unloaded")
     row.get_by_role("button", name="Load", exact=False).first.click()
     expect(page.get_by_role("alert")).to_contain_text("stream_words is loaded")
     expect(row).to_contain_text("ready")
     changed = page.get_by_role("region", name="What has changed").get_by_role("row")
-    expect(changed.last).to_contain_text("stream_words 1unavailable")
+    expect(changed.last).to_contain_text("stream_words 1unloaded")
     expect(changed.first).to_contain_text("stream_words 1ready")
     # Another site's page cannot send the header.
     bearer = {"Authorization": f"Bearer {TOKEN}"}

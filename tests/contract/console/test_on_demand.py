@@ -47,6 +47,9 @@ def test_console_shows_loaded_models_their_memory_and_unload_reasons(
     # Clients may load and unload here.
     page.goto(f"http://{server.address}/console#/repository")
     expect(page.get_by_role("button", name="Unload digits")).to_be_enabled()
+    row = page.get_by_role("row").filter(has_text="simple")
+    expect(row).to_contain_text("registered")
+    expect(row).not_to_contain_text("unavailable")
     assert status([f"http://{server.address}"]) == 0
     shown = capsys.readouterr().out
     assert "models in memory" in shown

@@ -2,7 +2,7 @@
 
 import { html } from "./vendor/preact.js";
 import { get } from "./api.js";
-import { age, bytes, clock, durationText, number } from "./format.js";
+import { age, bytes, clock, durationText, number, plural } from "./format.js";
 import { Card, Failure, Loading, Quantity, usePoll } from "./parts.js";
 
 const NONE = html`<span class="muted">–</span>`;
@@ -21,8 +21,8 @@ export function Demand() {
     <div class="tiles">
       <div class="tile"><span>Models in memory</span><strong>${number(data.resident)}<small> of ${number(data.registered)}</small></strong></div>
       <div class="tile"><span>Memory of models</span><strong>${used}<small> ${unit} of ${bytes(data.budget_bytes).join(" ")}</small></strong></div>
-      <div class="tile"><span>Loads, last minute</span><strong>${number(data.loads)}<small> models</small></strong></div>
-      <div class="tile"><span>Waiting for a load</span><strong>${number(data.waiting)}<small> requests</small></strong></div>
+      <div class="tile"><span>Loads, last minute</span><strong>${number(data.loads)}<small> ${plural(data.loads, "model")}</small></strong></div>
+      <div class="tile"><span>Waiting for a load</span><strong>${number(data.waiting)}<small> ${plural(data.waiting, "request")}</small></strong></div>
     </div>
     <${Card} title="Models" note="in memory, or loaded for requests since the start; the most waiting first">
       ${!data.models.length ? html`<p class="muted quiet">Nothing has asked for a model yet.</p>` : html`

@@ -8,6 +8,9 @@ export function number(value) {
   return String(+value.toPrecision(value < 1 ? 2 : 3));
 }
 
+export const plural = (count, word) => (count === 1 ? word : `${word}s`);
+export const counted = (count, word) => `${number(count)} ${plural(count, word)}`;
+
 // What of the last minute: from one a second on as a rate. [number, unit]
 export function load(perSecond) {
   if (perSecond >= 1) return [number(perSecond), "/s"];

@@ -3,7 +3,7 @@
 import { html, useState, useRef } from "./vendor/preact.js";
 import { get } from "./api.js";
 import { duration, durationText, load, number, bytes } from "./format.js";
-import { usePoll, longExecution, Loading, Failure, Empty, Card, State, Quantity, Bars, Past, PHASES, perSecond, highest, mean } from "./parts.js";
+import { usePoll, calm, longExecution, Loading, Failure, Empty, Card, State, Quantity, Bars, Past, PHASES, perSecond, highest, mean } from "./parts.js";
 import { Plot } from "./plot.js";
 import { Failed, Refused, time } from "./troubles.js";
 import { TryIt } from "./try.js";
@@ -27,12 +27,12 @@ export function Model({ name, tab, theme }) {
   const row = versions.find((each) => each.version === chosen) || serving[serving.length - 1] || versions[0];
   return html`
     <p class="crumbs"><a href="#/">Overview</a> <span aria-hidden="true">/</span> <span aria-current="page">${name}</span></p>
-    <div class="title"><h1>${name}</h1>${row && html`<${State} state=${row.state} running=${row.running_s} />`}
+    <div class="title"><h1>${name}</h1>${row && html`<${State} state=${row.state} reason=${row.reason} running=${row.running_s} />`}
       ${row?.execution_provider && html`<span class="muted">${[row.backend, row.device.toUpperCase(), row.execution_provider].filter(Boolean).join(" · ")}</span>`}
       ${versions.length > 1 && html`<label class="inline">Version <select value=${row.version} onChange=${(event) => setChosen(+event.target.value)}>
         ${versions.map((each) => html`<option key=${each.version} value=${each.version}>${each.version} (${each.state.toLowerCase()})</option>`)}</select></label>`}</div>
     <nav class="tabs" aria-label="Views of the model">${TABS.map(([view, title]) => html`<a key=${view} href=${address(view)} aria-current=${tab === view ? "page" : undefined}>${title}</a>`)}</nav>
-    ${row?.reason && html`<div class="banner bad" role="alert"><strong>${row.state === "READY" ? "The last load failed; the version before it serves." : "This version does not serve."}</strong> <span>${row.reason}</span> ${row.hint && html`<span class="muted">${row.hint}</span>`}</div>`}
+    ${row?.reason && html`<div class=${`banner${calm(row) ? "" : " bad"}`} role="alert"><strong>${row.state === "READY" ? "The last load failed; the version before it serves." : "This version does not serve."}</strong> <span>${row.reason}</span>${row.hint && html`<div class="muted">${row.hint}</div>`}</div>`}
     ${!!row?.running_s && html`<div class="banner" role="alert">${longExecution(row)}</div>`}
     ${!data ? (error ? html`<${Failure} error=${error} what="This model" />` : html`<${Loading} what=${name} />`)
     : tab === "load" ? html`<${Load} data=${data} row=${row} past=${past.current} theme=${theme} />`
@@ -136,7 +136,7 @@ function Configuration({ name, row, versions }) {
     ${!!data.without_effect.length && html`<div class="banner" role="status"><strong>${data.without_effect.length === 1 ? "One setting has" : `${data.without_effect.length} settings have`} no effect here.</strong>
       <ul>${data.without_effect.map((each) => html`<li key=${each.path}><code>${each.path}</code>: ${each.message} ${each.hint}</li>`)}</ul></div>`}
     <${Card} title="In force" note=${data.written ? "settings with a mark were completed by the server" : ""} tools=${html`<label class="inline"><input type="checkbox" checked=${all} onChange=${() => setAll(!all)} /> every setting</label>`}>
-      <table class="settings"><tbody>${shown.map(([path, value, isCompleted]) => html`<tr key=${path} class=${isCompleted ? "completed" : ""}>
+      <table class="settings paths"><tbody>${shown.map(([path, value, isCompleted]) => html`<tr key=${path} class=${isCompleted ? "completed" : ""}>
         <th scope="row"><code>${path}</code></th><td>${String(value)}</td><td>${isCompleted && html`<span class="tag calm">completed</span>`}</td></tr>`)}</tbody></table><//>
     ${failed}`;
 }

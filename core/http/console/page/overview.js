@@ -2,7 +2,7 @@
 
 import { html, useState, useRef } from "./vendor/preact.js";
 import { get } from "./api.js";
-import { duration, bytes, load, number, percent } from "./format.js";
+import { duration, bytes, load, number, percent, plural } from "./format.js";
 import { usePoll, longExecution, Loading, Failure, Empty, Card, State, Quantity, Sparkline, Past, perSecond } from "./parts.js";
 import { CallIt, Failed, Refused } from "./troubles.js";
 
@@ -83,7 +83,7 @@ function Row({ row, isSlowest, slowest, past, now }) {
     <th scope="row"><a href=${`#/models/${encodeURIComponent(row.name)}`}>${row.name}</a>${row.version != null && html`<span class="version"> ${row.version}</span>`}
       ${isSlowest && html` <span class="tag">slowest</span>`}
       ${row.reason && row.state === "READY" && html`<div class="reason clamp" title=${row.reason}>${row.reason}</div>`}</th>
-    <td><${State} state=${row.state} running=${row.running_s} /></td>
+    <td><${State} state=${row.state} reason=${row.reason} running=${row.running_s} /></td>
     <td class="wide-only">${row.device ? row.device.toUpperCase() : html`<span class="muted">–</span>`}</td>
     <td class="num">${isIdle ? html`<span class="muted">–</span>` : html`<${Quantity} value=${load(row.requests_per_s)[0]} unit=${row.requests_per_s < 1 ? "/min" : "/s"} />`}</td>
     <td><${Sparkline} values=${values} label=${`Requests per second of ${row.name} in the last 15 minutes, at most ${number(Math.max(...values))}`} /></td>
@@ -105,15 +105,15 @@ function Summary({ data, server }) {
   return html`<div class="tiles">
       <div class="tile"><span>Models ready</span><strong>${number(states.READY || 0)}<small> of ${number(data.total)}</small></strong></div>
       <div class="tile"><span>Requests</span><strong>${requests}<small> ${unit}</small></strong></div>
-      <div class="tile"><span>Waiting</span><strong>${number(data.queued)}<small> requests</small></strong></div>
-      <div class=${`tile${data.refused ? " warm" : ""}`}><span>Refused, last minute</span><strong>${number(data.refused)}<small> requests</small></strong></div>
-      <div class=${`tile${data.failures ? " bad" : ""}`}><span>Failed, last minute</span><strong>${number(data.failures)}<small> requests</small></strong></div>
+      <div class="tile"><span>Waiting</span><strong>${number(data.queued)}<small> ${plural(data.queued, "request")}</small></strong></div>
+      <div class=${`tile${data.refused ? " warm" : ""}`}><span>Refused, last minute</span><strong>${number(data.refused)}<small> ${plural(data.refused, "request")}</small></strong></div>
+      <div class=${`tile${data.failures ? " bad" : ""}`}><span>Failed, last minute</span><strong>${number(data.failures)}<small> ${plural(data.failures, "request")}</small></strong></div>
     </div>
     ${loading && html`<div class="banner busy" role="status">Loading ${server.model || "models"}: ${server.loaded} of ${server.total}.
       <progress max=${server.total || 1} value=${server.loaded} aria-label="Loaded models"></progress></div>`}
     ${data.running.map((row) => html`<div class="banner" role="alert" key=${row.id}><a href=${`#/models/${encodeURIComponent(row.name)}`}>${row.name}</a> ${row.version}: ${longExecution(row)}</div>`)}
     ${!!failed.length && html`<div class="banner bad" role="alert"><strong>${failed.length === 1 ? "A model" : `${failed.length} models`} could not be loaded.</strong>
-      <ul>${failed.map((row) => html`<li key=${row.id}><a href=${`#/models/${encodeURIComponent(row.name)}`}>${row.name}</a> <span class="muted">${row.reason}</span>${row.hint && html` <span>${row.hint}</span>`}</li>`)}</ul></div>`}`;
+      <ul>${failed.map((row) => html`<li key=${row.id}><a href=${`#/models/${encodeURIComponent(row.name)}`}>${row.name}</a> <span class="muted">${row.reason}</span>${row.hint && html`<div>${row.hint}</div>`}</li>`)}</ul></div>`}`;
 }
 
 export const Pages = ({ offset, total, onMove }) => total > PAGE && html`<div class="pages" role="group" aria-label="Pages">

@@ -1,7 +1,7 @@
 // What all views share: hooks that ask the server, states of waiting and failing, small pieces of the page.
 
 import { html, useState, useEffect, useRef, useLayoutEffect } from "./vendor/preact.js";
-import { age, number } from "./format.js";
+import { age, counted } from "./format.js";
 
 // The answer of `question`, asked again every `ms` while the page is looked at; `deps` begin anew.
 export function usePoll(question, deps, ms = 1000) {
@@ -49,13 +49,18 @@ export const Card = ({ title, note, children, wide, tools }) => html`
 
 const STATES = { READY: "good", LOADING: "busy", UNLOADING: "busy", UNAVAILABLE: "bad" };
 
+// A version that does not serve although nothing is wrong with it: what is said in the place of its state.
+export const calm = ({ reason }) => (!reason ? "" : reason === "unloaded" ? reason : reason.startsWith("REGISTERED") ? "registered" : "");
+
 // `running`: for how many seconds an execution has run, if that is long.
-export const State = ({ state, running }) => (running
+export const State = ({ state, reason, running }) => (calm({ reason })
+  ? html`<span class="pill" title=${reason}>${calm({ reason })}</span>`
+  : running
   ? html`<span class="pill busy" title=${`An execution has run for ${age(running)}.`}>executing ${age(running)}</span>`
   : html`<span class=${`pill ${STATES[state] || ""}`}>${(state || "not loaded").toLowerCase()}</span>`);
 
 // What is known of an execution that does not end.
-export const longExecution = (row) => `An execution has run for ${age(row.running_s)}${row.queued ? `, and ${row.queued === 1 ? "one request waits" : `${number(row.queued)} requests wait`} behind it` : ""}. The log names its instance and its requests.`;
+export const longExecution = (row) => `An execution has run for ${age(row.running_s)}${row.queued ? `, and ${counted(row.queued, "request")} ${row.queued === 1 ? "waits" : "wait"} behind it` : ""}. The log names its instance and its requests.`;
 
 // A number and its unit, apart, so that columns line up.
 export const Quantity = ({ value, unit }) => html`<span class="quantity">${value}${unit && html`<span class="unit"> ${unit}</span>`}</span>`;

@@ -14,7 +14,7 @@ export function Plot({ title, data, lines, stacked, log, whole, theme, text = nu
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const shown = (value) => (value == null ? "–" : text(value));
     const series = lines.map(([label, name], i) => ({
-      label, stroke: colour(name), width: stacked ? 0 : 1.75, points: { show: !stacked, size: 5, fill: colour(name), filter: alone },
+      label, stroke: colour(name), width: stacked ? 0 : 1.75, points: { show: !stacked, size: 5, fill: colour(name), filter: stacked ? () => null : alone },
       paths: stacked ? uPlot.paths.bars({ size: [0.92, Infinity], align: -1 }) : undefined,
       fill: stacked || !i ? (stacked ? colour(name) : colour("--accent-faint")) : undefined,
       value: (_, value, seriesIndex, at) => shown(stacked ? data[seriesIndex][at ?? data[0].length - 1] : value),

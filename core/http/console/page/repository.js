@@ -2,7 +2,8 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { get, change } from "./api.js";
-import { usePoll, Loading, Failure, Empty, State, Card } from "./parts.js";
+import { counted } from "./format.js";
+import { usePoll, calm, Loading, Failure, Empty, State, Card } from "./parts.js";
 
 const PAGE = 100;
 const MOST_CHANGES = 50;
@@ -56,7 +57,7 @@ export function Repository({ server }) {
   const matching = [...models].filter(([name]) => name.toLowerCase().includes(search.toLowerCase()));
   const closed = CLOSED[server?.control_mode];
   return html`
-    <div class="title"><h1>Repository</h1><span class="muted">${models.size} models</span></div>
+    <div class="title"><h1>Repository</h1><span class="muted">${counted(models.size, "model")}</span></div>
     ${closed && html`<div class="banner" role="status">This server takes no changes. ${closed}</div>`}
     ${told && html`<div class=${`banner${told.error ? " bad" : " good"}`} role="alert">${told.text} ${told.error?.hint && html`<span class="muted">${told.error.hint}</span>`}</div>`}
     <div class="filters"><input type="search" placeholder="Find a model" aria-label="Find a model" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
@@ -64,12 +65,12 @@ export function Repository({ server }) {
     <div class="scroll card flush" tabindex="0" role="region" aria-label="Repository index"><table class="index"><thead><tr><th scope="col">Model</th><th scope="col">Versions</th><th scope="col">Reason</th><th scope="col" class="num">Actions</th></tr></thead>
       <tbody>${matching.slice(0, shown).map(([name, entries]) => html`<tr key=${name}>
         <th scope="row"><a href=${`#/models/${encodeURIComponent(name)}`}>${name}</a></th>
-        <td class="versions">${entries.map((each) => html`<span class="stack" key=${each.version}>${each.version && html`<span class="version">${each.version} </span>`}<${State} state=${each.state} running=${each.running_s} /></span>`)}</td>
-        <td class="reason">${entries.map((each) => each.reason).filter(Boolean).join("; ")}</td>
+        <td class="versions">${entries.map((each) => html`<span class="stack" key=${each.version}>${each.version && html`<span class="version">${each.version} </span>`}<${State} state=${each.state} reason=${each.reason} running=${each.running_s} /></span>`)}</td>
+        <td class="reason">${entries.filter((each) => each.reason && !calm(each)).map((each) => each.reason).join("; ")}</td>
         <td class="num actions">
           <button class="small" disabled=${!!closed || busy[name]} title=${closed} onClick=${() => act("load", name)}>${busy[name] === "load" ? "Loading…" : entries.some((each) => each.state === "READY") ? "Reload" : "Load"}<span class="only-read"> ${name}</span></button>
           <button class="small" disabled=${!!closed || busy[name] || !entries.some((each) => each.state === "READY")} title=${closed} onClick=${() => act("unload", name)}>Unload<span class="only-read"> ${name}</span></button></td></tr>`)}</tbody></table></div>
     ${!!changes.length && html`<${Card} title="What has changed" note="since the page was opened" wide><table class="settings"><tbody>${changes.map((each, i) => html`<tr key=${changes.length - i}>
-      <td>${each.at.toLocaleTimeString("en-GB")}</td><th scope="row">${each.name} ${each.version}</th><td>${each.text ? html`<${State} state=${each.text} />` : html`<span class="muted">gone</span>`}</td><td class="reason">${each.reason}</td></tr>`)}</tbody></table><//>`}
+      <td>${each.at.toLocaleTimeString("en-GB")}</td><th scope="row">${each.name} ${each.version}</th><td>${each.text ? html`<${State} state=${each.text} reason=${each.reason} />` : html`<span class="muted">gone</span>`}</td><td class="reason">${calm(each) ? "" : each.reason}</td></tr>`)}</tbody></table><//>`}
     ${matching.length > shown && html`<p class="center"><button onClick=${() => setShown(shown + PAGE)}>Show ${Math.min(PAGE, matching.length - shown)} more</button></p>`}`}`;
 }

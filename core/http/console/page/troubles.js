@@ -19,7 +19,10 @@ export const Failed = ({ rows, model, empty }) => (!rows.length ? html`<p class=
   <div class="scroll tall" tabindex="0" role="region" aria-label="Failed requests"><table class="requests">
     <thead><tr><th scope="col">Ended</th><th scope="col">Reason</th>${model && html`<th scope="col">Model</th>`}<th scope="col">Id</th><th scope="col" class="num">After</th><th scope="col">Error</th></tr></thead>
     <tbody>${rows.map((each, i) => html`<tr key=${i}><td>${time(each.ended)}</td><td>${each.status}</td>${model && html`<td class="id"><a href=${`#/models/${encodeURIComponent(each.model)}/requests`}>${each.model}</a></td>`}
-      <td class="id">${each.id || NONE}</td><td class="num"><${Quantity} value=${duration(each.duration_us)[0]} unit=${duration(each.duration_us)[1]} /></td><td class="error">${each.error.replace(/^\[request id: [^\]]*\] /, "")}</td></tr>`)}</tbody></table></div>`);
+      <td class=${`id${each.id ? "" : " hide-phone"}`}>${each.id || NONE}</td><td class="num"><${Quantity} value=${duration(each.duration_us)[0]} unit=${duration(each.duration_us)[1]} /></td><td class="error">${said(each)}</td></tr>`)}</tbody></table></div>`);
+
+// A request that its caller has given up was answered by nothing.
+const said = ({ error, status }) => error?.replace(/^\[request id: [^\]]*\] /, "") ?? (status === "CANCELED" ? "the caller went away" : "");
 
 // The local time of a text like 2026-01-31T23:59:59.123Z.
 export const time = (text) => clock(Date.parse(text) / 1000);
