@@ -136,6 +136,15 @@ _HUB = frozenset({"config.json", "tokenizer.json"})
 _WEIGHTS = frozenset({".safetensors", ".bin", ".h5", ".keras", ".gguf", ".pth", ".ckpt", ".tflite", ".msgpack"})
 
 
+_FROM_HUB = "\na model of the Hugging Face Hub is fetched before: hf download NAME --local-dir FOLDER"
+
+
+def is_name_of_hub(word: str) -> bool:
+    """Return whether a word without a file or folder may be meant as OWNER/NAME of the Hugging Face Hub."""
+    owner, slash, name = word.partition("/")
+    return bool(slash and owner.strip(".") and name) and "/" not in name and not Path(owner).exists()
+
+
 @contextmanager
 def repositories_around(*, links: bool = True) -> Iterator[Callable[[str], str]]:
     """Gives the repository for a word after `serve`: the word, or a folder that lasts as long as the context.
@@ -147,7 +156,9 @@ def repositories_around(*, links: bool = True) -> Iterator[Callable[[str], str]]
 
         def around(word: str) -> str:
             if "://" not in word and not os.path.lexists(word):
-                raise BadOption(f"there is neither a file nor a folder {word}")
+                raise BadOption(
+                    f"there is neither a file nor a folder {word}{_FROM_HUB if is_name_of_hub(word) else ''}"
+                )
             path = Path(os.path.abspath(word))
             if path.name.isdecimal() and _is_version_folder(path):
                 raise BadOption(

@@ -115,7 +115,7 @@ def model_config(url: str, model: str, version: str, ask: Ask = ask) -> ModelCon
             raise ParseError("it has no name")
         return config
     except NoAnswer as error:
-        cure = "start it, or name its address: trident request MODEL URL, or --url of bench"
+        cure = "start it, or name its address: trident request MODEL URL, trident bench MODEL --url=URL"
         raise ModelNotReady(f"no server answers at {url}: {error}", hint=cure) from None
     except ParseError as error:
         cure = "name the port with the v2 routes (--v2-url of bench)"

@@ -125,7 +125,7 @@ class UnsupportedEncoding(Unsupported):
     """The body has a Content-Encoding other than gzip and deflate."""
 
     def __init__(self) -> None:
-        super().__init__("Unsupported compression type")
+        super().__init__("Unsupported compression type", hint="compress with gzip or deflate, or send it as it is")
 
 
 def status_of(error: Exception) -> int:

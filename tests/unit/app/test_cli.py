@@ -131,6 +131,11 @@ def test_version_folder_is_refused_with_the_name_of_its_model(
             ["serve"],
             "--model-repository must be specified\nname a model or a folder of them: trident serve models\n",
         ),
+        (
+            ["serve", "google/bert"],
+            "there is neither a file nor a folder google/bert\n"
+            "a model of the Hugging Face Hub is fetched before: hf download NAME --local-dir FOLDER\n",
+        ),
         (["serve", "/nowhere.onnx"], "there is neither a file nor a folder /nowhere.onnx\n"),
         (["serve", "--htp-port=1"], 'Bad option: "--htp-port".\nunknown option; did you mean --http-port?\n'),
         (["--http-port=x"], 'Bad option: "--http-port".\nInvalid option value. Got x\n'),
