@@ -327,8 +327,10 @@ def pipeline_at_the_root(front_end: HttpFrontEnd, environ: Environ, body: dict[s
     model = one_response(front_end.engine.model(name)) if name else _model_with(front_end, "", "")
     answer = _pipeline_answer(front_end, environ, model, body)
     is_new = re.search("hf_hub/[1-9]", header_of(environ, "user-agent") or "")
-    if is_new and isinstance(answer, dict) and "labels" in answer:
-        # That client reads the labels of the Hub's own service, which has them in another form than the pipeline.
+    # That client reads the labels of the Hub's own service, which has them in other forms than the pipelines.
+    if is_new and SCORES in model.spec.outputs and isinstance(answer, list) and isinstance(body.get("inputs"), str):
+        answer = [answer]
+    elif is_new and isinstance(answer, dict) and "labels" in answer:
         answer = [
             {"label": label, SCORE: score} for label, score in zip(answer["labels"], answer["scores"], strict=True)
         ]
@@ -615,7 +617,7 @@ def _as_asked(vectors: Array, options: Mapping[str, Any]) -> Array:
 
 def _refuse_unknown(body: Mapping[str, Any], known: frozenset[str]) -> None:
     for name, value in body.items():
-        if name not in known and value is not None:
+        if name not in known and value not in (None, {}, []):
             raise InvalidRequest(f"'{name}' is not supported here", hint=f"known are: {', '.join(sorted(known))}")
 
 

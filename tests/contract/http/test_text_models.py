@@ -199,7 +199,8 @@ def test_clients_of_text_embeddings_inference_are_answered(server: ServerProcess
     ],
 )
 def test_predict_takes_texts_and_pairs(server: ServerProcess, inputs: Any, texts: Any, is_one: bool) -> None:
-    found = server.json("POST", "/predict", {"inputs": inputs, "model": "classifier", "raw_scores": True})
+    asked = {"inputs": inputs, "model": "classifier", "raw_scores": True, "parameters": {}}  # as huggingface_hub has it
+    found = server.json("POST", "/predict", asked)
     for row, pair in zip([found] if is_one else found, texts, strict=True):
         logits = dict(zip(LABELS, mean_of(*pair) @ head_of(len(LABELS)), strict=True))
         assert {each["label"]: each["score"] for each in row} == pytest.approx(logits, rel=1e-4)
@@ -371,6 +372,7 @@ def test_hub_client_uses_the_address_of_a_single_model_server(tmp_path: Path) ->
 def test_hub_client_reads_answers_of_other_tasks(tmp_path: Path) -> None:
     for name, kind in (("nli", "classifier"), ("reader", "reader")):
         write_recorded(tmp_path / "models" / name, Row(name=name, kind=kind, inputs={}))
+    write_folder(tmp_path / "models" / "labels", "BertForSequenceClassification", labels=LABELS)
     config = 'backend: "text"\n' + parameter("task", "zero-shot-classification")
     (tmp_path / "models" / "nli" / "config.pbtxt").write_text(config)
     with ServerProcess(tmp_path / "models", tmp_path / "log", "--model-control-mode=explicit") as server:
@@ -384,6 +386,12 @@ def test_hub_client_reads_answers_of_other_tasks(tmp_path: Path) -> None:
         server.json("POST", "/v2/repository/models/reader/load", {})
         answer: Any = hub.question_answering(question="who lives in paris ?", context=STORY)
         assert answer.answer == recorded("answer")[0]["answer"]
+        server.json("POST", "/v2/repository/models/reader/unload", {})
+        server.json("POST", "/v2/repository/models/labels/load", {})
+        found: Any = hub.text_classification("cat", top_k=2)
+        assert {each.label: each.score for each in found} == pytest.approx(
+            dict(zip(LABELS, softmax("cat"), strict=True)), rel=1e-4
+        )
 
 
 def recorded(name: str) -> Any:
