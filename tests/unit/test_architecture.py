@@ -104,7 +104,7 @@ INSIDE = (
     "core.shared_memory",
 )
 SEEN_BY_TOOLS = {
-    "core.http.sample_request": ("tools/bench/", "tools/importing/", "tools/request.py"),
+    "core.http.sample_request": ("tools/bench/", "tools/emulators/command.py", "tools/importing/", "tools/request.py"),
     "core.grpc.status": ("tools/emulators/vertex/",),
     "app.sites.applications": ("tools/request.py",),
     "app.sites.engine_start": ("tools/request.py",),
