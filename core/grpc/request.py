@@ -236,8 +236,8 @@ def array_of_contents(contents: InferTensorContents, datatype: str, name: str, m
             # elements one by one, but it writes a field of 600 KB in 50 us.
             content = contents.SerializeToString()
             size, start = read_length(content, 1)
-            field = content[start : start + size]  # a copy, which is aligned
-            array = np.frombuffer(field, BY_NAME[own].dtype, len(elements))
+            aligned = content[start : start + size]  # a slice is a copy
+            array = np.frombuffer(aligned, BY_NAME[own].dtype, len(elements))
         else:
             wide = np.fromiter(elements, BY_NAME[own].dtype, len(elements))
             array = wide.astype(BY_NAME[given].dtype, copy=False)
