@@ -173,7 +173,7 @@ FAULTS = (
     ),
     Fault(
         "a response goes to the request with another number",
-        "remote.connection:EngineConnection._answer",
+        "remote.connection:EngineConnection.read",
         "found = self._pending.get(number)",
         "found = self._pending.get(number ^ 1) or self._pending.get(number)",
     ),
