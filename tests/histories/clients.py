@@ -73,6 +73,7 @@ class Client(threading.Thread):
         # What it asks now, for a failure.
         self.current: dict[str, Any] = {}
         self._askers: dict[str, Any] = {}
+        self._deaths = board.deaths()
         kinds = [BY_KIND[name] for name in plan.kinds]
         self._all = kinds
         self._pairs = {kind: [each for each in kind.transports if each in plan.transports] for kind in kinds}
@@ -129,6 +130,11 @@ class Client(threading.Thread):
         if not questions:
             return 1
         more |= {"tag": tag, "model": kind.name, "transport": transport, "start": time.monotonic()}
+        if self._deaths != (deaths := self.board.deaths()):
+            # Their library may not have noticed yet that a connection to a killed process has ended.
+            self._deaths = deaths
+            for each in {"gRPC", "gRPC stream"} & self._askers.keys():
+                self._askers.pop(each).close()
         if transport not in self._askers:
             self._askers[transport] = asker_of(transport, self.plan, self.board, self.number)
         span = self.judge.begin(kind)
