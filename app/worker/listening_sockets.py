@@ -57,42 +57,35 @@ class Bind(NamedTuple):
 
 
 def open_listener(address: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A listening socket. Raises BindFailed."""
-    if address.startswith(_UNIX):
-        # A socket that a server left behind at the path is replaced.
-        path = address.removeprefix(_UNIX)
-        if path.startswith("//"):  # as gRPC's clients may write it: unix:///path
-            path = path[2:]
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+    """A listening socket. A Unix socket that a server left behind at the path is replaced. Raises BindFailed."""
+    is_unix = address.startswith(_UNIX)
+    name = address if is_unix else f"{address}:{port}"
+    listener: socket.socket | None = None
+    try:
+        if is_unix:
+            path = address.removeprefix(_UNIX)
+            if path.startswith("//"):  # as gRPC's clients may write it: unix:///path
+                path = path[2:]
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             if _is_abandoned(path):
                 os.unlink(path)
             listener.bind(path)
-            listener.listen(_BACKLOG)
-        except OSError as error:
-            listener.close()
-            if error.errno == errno.EADDRINUSE:
-                raise BindFailed(f"Socket '{address}' already in use ") from error
-            raise BindFailed(f"Socket '{address}' cannot be opened: {error}") from error
-        return listener
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            address.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise BindFailed(f"Socket '{address}:{port}' cannot be opened: {error}") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if reuse_port:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(target)
+        else:
+            family, kind, protocol, _, target = socket.getaddrinfo(
+                address.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = socket.socket(family, kind, protocol)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(target)
         listener.listen(_BACKLOG)
     except OSError as error:
-        listener.close()
+        if listener is not None:
+            listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise BindFailed(f"Socket '{address}:{port}' already in use ") from error
-        raise BindFailed(f"Socket '{address}:{port}' cannot be opened: {error}") from error
+            raise BindFailed(f"Socket '{name}' already in use ") from error
+        raise BindFailed(f"Socket '{name}' cannot be opened: {error}") from error
     return listener
 
 
