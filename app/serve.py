@@ -134,8 +134,6 @@ _MARKED = frozenset({".onnx", ".pt", ".pt2", ".mar", ".xml", ".cbm", ".joblib", 
 _HUB = frozenset({"config.json", "tokenizer.json"})
 # Weights without a graph: they are refused, with the step to a model that is one.
 _WEIGHTS = frozenset({".safetensors", ".bin", ".h5", ".keras", ".gguf", ".pth", ".ckpt", ".tflite", ".msgpack"})
-
-
 _FROM_HUB = "\na model of the Hugging Face Hub is fetched before: hf download NAME --local-dir FOLDER"
 
 

@@ -78,7 +78,7 @@ def _scan(file: Path, *, is_archive: bool) -> ScannedPickle | None:
     return ScannedPickle(file, f"picklescan finds {'; '.join(parts)}", is_dangerous)
 
 
-# What pickletools and the functions below raise for what is no pickle.
+# Errors of pickletools and of the functions below for bytes that are not a pickle.
 _UNREADABLE = (ValueError, EOFError, LookupError, TypeError, OverflowError, MemoryError, struct.error)
 
 

@@ -701,7 +701,7 @@ def ready_models(front_end: HttpFrontEnd) -> list[str]:
 
 
 def served_models(front_end: HttpFrontEnd) -> list[ServedModel]:
-    """The models that are ready, in the order of their names, but for those that are unloaded meanwhile."""
+    """The models that are ready, in the order of their names; one that is unloaded meanwhile is left out."""
     found: list[ServedModel] = []
     for name in ready_models(front_end):
         with suppress(ServerError):
