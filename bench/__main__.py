@@ -1,6 +1,7 @@
 """The benchmarks, by the first argument; without one, `compare`.
 
-    python -m bench compare         plain HTTP beside a Flask server, or beside another v2 server
+    python -m bench beside_triton   the compiled build and pure Python beside Triton, or another v2 server
+    python -m bench compare         plain HTTP beside a Flask server
     python -m bench guard           this checkout beside another one, by default the last release, in two minutes
     python -m bench generation      generated tokens/s beside the loop of ONNX Runtime GenAI
     python -m bench grpc            gRPC beside binary HTTP

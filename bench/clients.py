@@ -108,7 +108,19 @@ class Load:
 
     def start(self, connections: int) -> Run:
         connections = self.connections or connections
-        target = target_of(
+        return ClientRun(self._target(connections), connections * self.in_flight)
+
+    def latencies(self, connections: int, seconds: float) -> Sequence[float]:
+        """Those of a run of its own, in seconds. RuntimeError if a request fails."""
+        connections = self.connections or connections
+        with LoadClient(self._target(connections)) as client:
+            sample = client.run(seconds, concurrency=connections * self.in_flight)
+        if sample.errors:
+            raise RuntimeError(f"{self.server.name}: {sample.errors} requests failed: {sample.error}")
+        return sample.latency
+
+    def _target(self, connections: int) -> Target:
+        return target_of(
             self.url,
             self.bodies,
             self.headers,
@@ -116,4 +128,3 @@ class Load:
             in_flight=self.in_flight,
             streams=self.streams,
         )
-        return ClientRun(target, connections * self.in_flight)

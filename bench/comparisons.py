@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +19,12 @@ from bench.loads import (
 )
 from bench.models import python_models, repositories
 from bench.models.repositories import TABULAR
-from bench.runner import OTHER, Benchmark, Row
+from bench.runner import OTHER, Ask, Benchmark, Row
 from bench.servers.server import GRPC, PREDICT, SAGEMAKER, VERTEX, VERTEX_ROUTES, Server, flask, trident
+from tests.project import ROOT
 
 ServerOf = Callable[[Path, Path], Server]
-THIS = "trident"
+THIS, FLASK = "trident", "flask"
 
 
 def serving(*options: str, environment: dict[str, str] | None = None) -> ServerOf:
@@ -35,14 +37,14 @@ def title(case: Case) -> str:
 
 
 COMPARE = Benchmark(
-    "Plain HTTP beside a Flask server under gunicorn's gevent worker, or beside another v2 server (--beside).",
+    "Plain HTTP beside a Flask server under gunicorn's gevent worker.",
     repositories.build,
-    {THIS: serving(), OTHER: flask},
+    {THIS: serving(), FLASK: flask},
     [
         Row(
             case.key,
             case.title,
-            {THIS: (THIS, infer(case)), OTHER: (OTHER, infer(case))},
+            {THIS: (THIS, infer(case)), FLASK: (FLASK, infer(case))},
             connections,
             stretch=case.stretch,
         )
@@ -52,6 +54,50 @@ COMPARE = Benchmark(
     ],
     pairs=12,
     turn_s=1.0,
+)
+
+COMPILED, PURE = "compiled", "pure Python"
+
+
+def one_process(checkout: Path, name: str) -> ServerOf:
+    return lambda models, log: trident(
+        models, log, *GRPC, "--http-workers=0", checkout=checkout, name=f"trident, {name}"
+    )
+
+
+def beside_row(key: str, title: str, ask: Ask, connections: int, stretch: int = 1) -> Row:
+    loads = {server: (server, ask) for server in (COMPILED, PURE, OTHER)}
+    if connections == 1:
+        return Row(key, title, loads, connections, stretch, rate=1.0, tail=1.0)
+    return Row(key, title, loads, connections, stretch, rate=1.2, cpu=0.5, tail=1.0)
+
+
+def build_with_python(repository: Path) -> None:
+    shutil.rmtree(repository, ignore_errors=True)
+    repositories.build(repository)
+    python_models.build_one(repository)
+
+
+BESIDE_TRITON = Benchmark(
+    "The compiled build (build/compiled, which `make test-compiled` unpacks) and this checkout, each in one process, "
+    "beside Triton or another v2 server: HTTP, gRPC and a Python model.",
+    build_with_python,
+    {COMPILED: one_process(ROOT / "build" / "compiled", COMPILED), PURE: one_process(ROOT, PURE)},
+    [
+        beside_row(key, title, ask, connections, stretch)
+        for key, title, ask, stretch in (
+            *(
+                (case.key, case.title, infer(case), case.stretch)
+                for case in map(BY_KEY.__getitem__, ("a-json", "a-binary", "b", "f-json", "f-binary", "c-echo"))
+            ),
+            ("python-json", "Python model, JSON", infer(ADD_SUB_JSON, model=python_models.ADD_SUB), 1),
+            ("python-binary", "Python model, binary", infer(ADD_SUB, model=python_models.ADD_SUB), 1),
+            ("grpc", "add/sub of 16 integers, gRPC", grpc(ADD_SUB), 1),
+        )
+        for connections in (1, 16, 64)
+    ],
+    pairs=12,
+    turn_s=0.5,
     takes_another=True,
 )
 
@@ -236,6 +282,7 @@ PLATFORMS = Benchmark(
 )
 
 COMPARISONS = {
+    "beside_triton": BESIDE_TRITON,
     "compare": COMPARE,
     "grpc": GRPC_BENCHMARK,
     "platforms": PLATFORMS,

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.results import RESULTS
+from bench.results import RESULTS, Comparison, Turn
 from docker.size import counted, read_sizes
 from tests.project import ROOT
 from trident.tools.bench.page import STYLE, TOP, WIDTH, svg, text
@@ -85,19 +85,20 @@ def picture(plot: str) -> str:
 def beside_triton(file: Path) -> str:
     """The newest run beside Triton. A bar has the second colour where Trident is behind."""
     document = json.loads(file.read_text())
-    found = {(figure["case"], figure["what"]): figure["values"][0] for figure in document["figures"]}
-
-    def bars(what: str, better: int) -> list[tuple[float, int]]:
-        values = [found[f"{case}, {CONNECTIONS} connections", what] for case in CASES]
-        return [(value, int(better * value < better)) for value in values]
-
+    found = {}
+    for row in document["comparisons"]:
+        pairs = [{name: Turn(**turn) for name, turn in pair.items()} for pair in row["pairs"]]
+        found[row["title"], row["connections"]] = Comparison(row["title"], row["connections"], pairs, row["errors"])
+    shown = [found[case, CONNECTIONS] for case in CASES]
+    rates = [each.rate_ratio(each.loads[0]).median for each in shown]
+    cpu = [each.cpu_ratio(each.loads[0]).median for each in shown]
     about = document["machine"]
     return rows(
         f"{CONNECTIONS} connections, {about['cpu']}, {about['cores']} cores, {document['date']}; more in docs/speed.md",
         list(CASES.values()),
         [
-            ("Requests/s over Triton's", bars("requests/s over Triton's", 1)),
-            ("CPU time over Triton's", bars("CPU per request over Triton's", -1)),
+            ("Requests/s over Triton's", [(value, int(value < 1)) for value in rates]),
+            ("CPU time over Triton's", [(value, int(value > 1)) for value in cpu]),
         ],
         mark=(1.0, "Triton"),
     )

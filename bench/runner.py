@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+
 from bench.clients import BUILD, Load, Run
 from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
 from bench.servers.server import Server, beside, beside_command
 
 WARM_UP_S = 1.0
+TAIL_S, TAIL_TURNS = 2.0, 2
 DRAIN_S = 0.01
 
 
@@ -133,7 +136,8 @@ class Row:
     """One comparison. `loads` are the server and the request of each load; the last one is the base.
 
     The goals are for the first load over the base: at least `rate` of its requests/s, at most `cpu` of its CPU time for
-    a request, at most `extra_us` more for a request on one connection.
+    a request, at most `extra_us` more for a request on one connection, at most `tail` of its 99th percentile, for which
+    each load runs alone.
     """
 
     key: str
@@ -144,10 +148,11 @@ class Row:
     rate: float | None = None
     cpu: float | None = None
     extra_us: float | None = None
+    tail: float | None = None
 
 
 OTHER = "other"
-"""The name of the server that `--beside` replaces."""
+"""The name of the server that `--beside` starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +185,11 @@ def measure(benchmark: Benchmark, folder: Path, options: argparse.Namespace, res
         def server(name: str) -> Server:
             if name not in running:
                 log = folder / f"{name.replace(' ', '-')}.log"
-                if name == OTHER and options.beside:
+                if benchmark.takes_another and name == OTHER:
                     made = beside(options.beside, folder / "models", log)
                 else:
                     made = benchmark.servers[name](folder / "models", log)
-                if made.name == "trident":
-                    made.command += options.options
+                    made.command += options.options if made.name.startswith("trident") else []
                 running[name] = servers.enter_context(made)
             return running[name]
 
@@ -211,7 +215,22 @@ def _compare(row: Row, server: Callable[[str], Server], options: argparse.Namesp
         results.at_most(case, f"CPU per request over {base}", row.cpu, found.cpu_ratio(name).median)
     if row.extra_us is not None:
         results.at_most(case, f"µs of a request more than {base}", row.extra_us, found.extra_us(name))
+    if row.tail is not None:
+        tails = _tails(loads, row, results)
+        results.at_most(case, f"p99 over {base}'s", row.tail, tails[name] / tails[base])
     results.at_most(case, "errors", 0, found.errors)
+
+
+def _tails(loads: Mapping[str, Load], row: Row, results: Figures) -> dict[str, float]:
+    """The 99th percentile of each load's latencies in milliseconds: that of the quieter of its turns."""
+    turns: dict[str, list[float]] = {name: [] for name in loads}
+    for _ in range(TAIL_TURNS):
+        for name, load in loads.items():
+            latencies = load.latencies(row.connections, TAIL_S * row.stretch)
+            turns[name].append(float(np.percentile(latencies, 99)) * 1e3)
+    for name, found in turns.items():
+        results.note(f"{row.title}, {row.connections}", f"p99, {name}", "ms", found)
+    return {name: min(found) for name, found in turns.items()}
 
 
 def run(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> None:
@@ -229,6 +248,7 @@ def run(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> None:
             "--beside",
             type=beside_command,
             metavar="COMMAND",
+            required=True,
             help="another v2 server, with {repo}, {http}, {grpc} and {metrics} for the repository and the ports",
         )
     add_publication_arguments(parser)
@@ -237,9 +257,9 @@ def run(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> None:
     results = Figures(shlex.join(["python", "-m", "bench", name, *arguments]))
     measure(benchmark, BUILD / name, options, results)
     if benchmark.takes_another:
-        compared = [(found, found.loads[0]) for found in results.comparisons]
-        rate = statistics.geometric_mean(found.rate_ratio(name).median for found, name in compared)
-        cpu = statistics.geometric_mean(found.cpu_ratio(name).median for found, name in compared)
-        results.remarks.append(f"Geometric means of the ratios: requests/s {rate:.2f}, CPU per request {cpu:.2f}.")
+        for load in results.comparisons[0].loads[:-1]:
+            rate = statistics.geometric_mean(found.rate_ratio(load).median for found in results.comparisons)
+            cpu = statistics.geometric_mean(found.cpu_ratio(load).median for found in results.comparisons)
+            results.remarks.append(f"Geometric means, {load}: requests/s {rate:.2f}, CPU per request {cpu:.2f}.")
     part = "" if set(options.only) == set(keys) else "-" + "-".join(options.only)
     results.publish(publication, f"-{name.replace('_', '-')}{part}")

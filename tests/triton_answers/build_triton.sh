@@ -48,9 +48,13 @@ printf '%s\n' onnxruntime_backend/src/*.cc common/src/{async_work_queue,error,lo
 g++ -shared -o "$onnxruntime/libtriton_onnxruntime.so" objects/*.o -Wl,-rpath,'$ORIGIN' \
   -Wl,--version-script,onnxruntime_backend/src/libtriton_onnxruntime.ldscript "$onnxruntime/libonnxruntime.so.1" -lpthread -ldl
 
+# The process of a Python model gets no variables of Python; the first folder on its path is the server's.
+"$python" -m pip install --quiet --no-deps --only-binary :all: --target "$to/python" 'numpy<2'
 cat >"$to/run" <<RUN
 #!/bin/sh
+# Paths in the options have to be absolute.
 export LD_LIBRARY_PATH=$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
+cd $to/python
 exec $server/bin/tritonserver --backend-directory=$server/backends --cache-directory=$server/caches "\$@"
 RUN
 chmod +x "$to/run"
