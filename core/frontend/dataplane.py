@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from trident.core.engine.protocol import Engine, ServedModel
@@ -109,9 +108,8 @@ def read_parameters(parameters: Mapping[str, Any], request: InferenceRequest, fo
 # --- the response
 
 
-@dataclass(frozen=True, slots=True)
 class ResponsePlan:
-    """The form in which the caller of an infer request wants its response.
+    """The form in which the caller of an infer request wants its response. It never changes.
 
     `binary` is for outputs that are not listed; `outputs` maps a listed one to (binary, number of classes), where 0
     means no classification. `outputs` is None if the request listed none. `placed` are those that the engine writes
@@ -119,11 +117,22 @@ class ResponsePlan:
     asks for a message at the end of the responses, where that is told apart from the last one.
     """
 
-    binary: bool = False
-    outputs: dict[str, tuple[bool, int]] | None = None
-    placed: frozenset[str] = frozenset()
-    model_version: str = ""
-    empty_final: bool = False
+    # No dataclass, whose constructor mypyc does not compile.
+    __slots__ = ("binary", "empty_final", "model_version", "outputs", "placed")
+
+    def __init__(
+        self,
+        binary: bool = False,
+        outputs: dict[str, tuple[bool, int]] | None = None,
+        placed: frozenset[str] = frozenset(),
+        model_version: str = "",
+        empty_final: bool = False,
+    ) -> None:
+        self.binary = binary
+        self.outputs = outputs
+        self.placed = placed
+        self.model_version = model_version
+        self.empty_final = empty_final
 
     def form_of(self, name: str) -> tuple[bool, int]:
         """Return if an output is to be binary, and how many classes of it are wanted."""

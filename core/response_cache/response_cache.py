@@ -20,6 +20,7 @@ from struct import Struct
 from sys import getsizeof
 from typing import Protocol
 
+from trident.core.compiled import mypyc_attr
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse, PackedOutputs
 from trident.core.inference.tensors import Buffer, PackedTensors, Shape, TensorLayout, layout_of, wire_bytes
@@ -228,6 +229,7 @@ _LASTING_AT_MOST = 10_000
 _ALONE = getsizeof(OrderedDict.fromkeys((b"",)))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LocalCache:
     """Implements ResponseCache in at most `size` bytes of memory; the least recently used response is evicted first.
 

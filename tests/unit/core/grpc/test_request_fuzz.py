@@ -83,7 +83,8 @@ def outcome(content: bytes) -> object:
         model, request, plan = decoded.model, decoded.request, decoded.plan
     except ServerError as error:
         return type(error), error.message
-    return model.spec.version, described(request), plan
+    form = plan.binary, plan.outputs, plan.placed, plan.model_version, plan.empty_final
+    return model.spec.version, described(request), form
 
 
 def expected(content: bytes) -> object:
