@@ -296,10 +296,10 @@ class RegionRequest(InferenceRequest):
     output_regions: Mapping[str, RegionReference]
     outputs_on_device: Mapping[str, DevicePlace]
 
-    @classmethod
-    def of(cls, request: InferenceRequest, output_regions: Mapping[str, RegionReference]) -> RegionRequest:
+    @staticmethod
+    def of(request: InferenceRequest, output_regions: Mapping[str, RegionReference]) -> RegionRequest:
         """Return the same request with outputs in these ranges of regions."""
-        made = cls(
+        made = RegionRequest(
             request.model_name,
             request.inputs,
             model_version=request.model_version,
