@@ -308,7 +308,7 @@ def outcome(body: bytes, header_length: int | None = None) -> Any:
     except ServerError as error:
         return type(error), re.sub(r" at [0-9]+$", "", error.message), error.hint
     inputs = [(t.name, t.datatype, t.shape, _content(t.data)) for t in request.inputs]
-    return request.id, request.outputs, plan, inputs
+    return request.id, request.outputs, (plan.binary, plan.outputs, plan.placed), inputs
 
 
 def _content(data: Any) -> bytes:
