@@ -321,6 +321,7 @@ MODEL = ModelMetrics(
     latencies=_STATISTICS.latencies(1),
     processes=(ModelProcessMetrics(instance="simple_0", resident_bytes=1, restarts=0),),
     memory=(DeviceMemoryMetrics(device="gpu:0", gpu_uuid="GPU-0", bytes=1),),
+    is_cached=True,
 )
 """A model version without the optional labels."""
 

@@ -101,8 +101,6 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
     """
     if is_ensemble(config):
         return
-    if not config.backend and not config.platform and config.HasField("ensemble_scheduling"):
-        return
     row = _matching_row(config, files)
     if row is not None:
         config.backend = config.backend or row.backend
@@ -111,11 +109,9 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
         filename = "" if config.runtime == _PYTHON_CODE else row.filename
         config.default_model_filename = config.default_model_filename or filename
         return
-    suffix = config.name.rpartition(".")[2] if "." in config.name else ""
-    if suffix and not config.backend and not config.platform:
+    suffix = config.name.partition(".")[2]
+    if suffix and not (config.backend or config.platform or config.default_model_filename):
         config.backend = suffix
-        fill_platform(config, files)
-        return
     if config.backend and config.backend not in _BACKENDS and not config.default_model_filename:
         config.default_model_filename = f"model.{config.backend}"
 
@@ -181,7 +177,7 @@ def platform_problems(config: ModelConfig, model_name: str, layout_hint: str = "
         hint = layout_hint or f"known platforms are: {', '.join(sorted(known | {ENSEMBLE}))}"
         return [Problem("platform", f"unexpected platform type '{platform}' for {model_name}", hint)]
     if not backend and config.default_model_filename:  # the model's name counts only if no file is named
-        text = f"must specify 'platform' or 'backend' for '{model_name}'"
+        text = f"unexpected platform type '' for {model_name}"
         return [Problem("backend", text, "set 'backend', such as \"onnxruntime\": the file name does not identify it")]
     if not backend:
         return [
@@ -194,6 +190,6 @@ def platform_problems(config: ModelConfig, model_name: str, layout_hint: str = "
         ]
     pairs = {(row.name, row.backend) for row in PLATFORMS}
     wrong = platform in known or backend in _BACKENDS
-    if platform and wrong and (platform, backend) not in pairs:
+    if wrong and (platform, backend) not in pairs:
         return [Problem("platform", f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}")]
     return []

@@ -12,7 +12,6 @@ from contextlib import suppress
 from itertools import accumulate
 from math import prod
 
-from trident.core.config.autocomplete import GpuIds, instance_group_problems
 from trident.core.config.ensemble import ensemble_problems
 from trident.core.config.platforms import (
     TENSORRT,
@@ -71,15 +70,15 @@ def validate_model_config(
     config: ModelConfig,
     model_name: str,
     *,
-    gpu_ids: GpuIds = (),
     completed: bool = True,
     layout_hint: str = "",
 ) -> list[Problem]:
-    """Every problem of a normalised `config` of the model in directory `model_name`; empty for a valid one.
+    """Every problem of a normalised `config` of the model in directory `model_name`, without those of its instance
+    groups; empty for a valid one.
 
-    `gpu_ids` are the GPUs that instances may use. With `completed` False it leaves out the checks that need the batch
-    size, inputs and outputs from auto-complete; inputs and outputs are then not checked. `layout_hint` says how the
-    model's folder differs from that of a model whose backend can be told from its files.
+    With `completed` False it leaves out the checks that need the batch size, inputs and outputs from auto-complete;
+    inputs and outputs are then not checked. `layout_hint` says how the model's folder differs from that of a model
+    whose backend can be told from its files.
     """
     problems: list[Problem] = []
     if not config.name:
@@ -108,7 +107,6 @@ def validate_model_config(
         if not problems:
             problems += bucket_problems(config, model_name)
     problems += scheduling_problems(config, model_name, completed=completed)
-    problems += instance_group_problems(config, model_name, gpu_ids)
     problems += count_problems(config)
     problems += _metrics_problems(config)
     problems += residence_problems(config)
@@ -319,11 +317,11 @@ def _kind(entry: BatchInput | BatchOutput | ModelSequenceBatching.Control) -> st
 def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> Iterator[Problem]:
     """The problems of the scheduler; with `completed` False auto-complete may still fill max_batch_size."""
     if config.HasField("dynamic_batching"):
-        yield from _dynamic_batching_problems(config, model_name, completed)
+        yield from _dynamic_batching_problems(config, model_name)
     yield from latency_target_problems(config, completed=completed)
     if config.backend in TRIED:
         yield from despite_trial_problems(config)
-    yield from sequence_problems(config, model_name, completed=completed)
+    yield from sequence_problems(config, model_name)
     yield from ensemble_problems(config, model_name)
     if config.response_cache.enable:
         if config.model_transaction_policy.decoupled:
@@ -332,14 +330,13 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
             yield cache_problem(model_name, "sequence batching scheduler")
 
 
-def _dynamic_batching_problems(config: ModelConfig, model_name: str, completed: bool) -> Iterator[Problem]:
+def _dynamic_batching_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
     batching, suffix = config.dynamic_batching, f" for {model_name}"
     yield from _preferred_size_problems(
         "dynamic_batching.preferred_batch_size",
         f"dynamic batching preferred size must be {{}}{suffix}",
         batching.preferred_batch_size,
         config,
-        completed,
     )
     levels = batching.priority_levels
     if levels and not 1 <= batching.default_priority_level <= levels:
@@ -362,14 +359,12 @@ def _dynamic_batching_problems(config: ModelConfig, model_name: str, completed: 
             yield Problem(f"dynamic_batching.{name}.timeout_action", text)
 
 
-def _preferred_size_problems(
-    path: str, text: str, sizes: Sequence[int], config: ModelConfig, completed: bool
-) -> Iterator[Problem]:
+def _preferred_size_problems(path: str, text: str, sizes: Sequence[int], config: ModelConfig) -> Iterator[Problem]:
     """`text` says what the sizes must be."""
     if any(size <= 0 for size in sizes):
         yield Problem(path, text.format("positive"))
     limit = config.max_batch_size
-    if (completed or limit > 0) and any(size > limit for size in sizes):
+    if any(size > limit for size in sizes):
         yield Problem(path, text.format("<= max batch size"), f"max_batch_size is {limit}")
 
 
@@ -382,8 +377,8 @@ _ID_DATATYPES = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
 _FLAG_HINT = "for example: int32_false_true: [ 0, 1 ]"
 
 
-def sequence_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> Iterator[Problem]:
-    """The problems of the sequence batcher; with `completed` False auto-complete may still fill max_batch_size."""
+def sequence_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    """The problems of the sequence batcher."""
     if not config.HasField("sequence_batching"):
         return
     suffix = f" for {model_name}"
@@ -398,7 +393,6 @@ def sequence_problems(config: ModelConfig, model_name: str, *, completed: bool =
             f"sequence batching preferred batch size must be {{}}{suffix}",
             batching.oldest.preferred_batch_size,
             config,
-            completed,
         )
     yield from _control_problems(batching, suffix)
     yield from _sequence_state_problems(config)
@@ -740,9 +734,10 @@ def _path(name: str) -> str:
 def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:
     """Every contradiction between a validated `config` and `signature`; empty if they fit."""
     problems = [*control_problems(config, signature, model_name)]
-    own = own_inputs(config)
+    graph_names = {tensor.name for tensor in signature.inputs}
+    states = {state.input_name for state in config.sequence_batching.state}
     expected = sum(not entry.optional for entry in config.input)
-    expected += sum(tensor.name in own for tensor in signature.inputs)
+    expected += sum(name in states or name in graph_names for name in own_inputs(config))
     expected += sum(len(entry.target_name) for entry in config.batch_input)
     provided = len(signature.inputs)
     if expected != provided:

@@ -358,6 +358,7 @@ class InferenceEngine:
                 latencies=version.statistics.latencies(time.monotonic_ns()),
                 processes=tuple(version.processes()),
                 memory=version.memory_metrics(),
+                is_cached=self._response_cache is not None and version.spec.response_cache,
                 namespace=model.key.namespace or None,
             )
             for model in self._models.all()

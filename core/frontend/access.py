@@ -228,7 +228,7 @@ def parse_restricted(options: Iterable[str], kind: RestrictedKind = HTTP) -> tup
 def _parse(option: str, kind: RestrictedKind) -> RestrictedApi:
     names, colon, pair = option.partition(":")
     header, equals, value = pair.partition("=")
-    if not (colon and equals and header):
+    if not (colon and equals and header and value):
         # The text does not quote the rest of the option: it may hold the secret.
         raise ConfigInvalid(
             f"{kind.option} wants '<restricted-{kind.word.lower()}s>:<restricted-key>=<restricted-value>', "

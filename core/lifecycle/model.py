@@ -399,7 +399,8 @@ class Model:
         try:
             wanted = select_versions(prepared.config, prepared.available, self.key.name, prepared.layout_hint)
         except ConfigInvalid as error:
-            raise self._failed(error, f"failed to load '{self.key.name}', no version is available") from error
+            text = f"load failed for model '{self.key.name}': {error.message}\n"
+            raise self._failed(error, text, InvalidRequest) from error
         content = Content(located.files, prepared.config)
         completed = [version.config for version in self.serving.values() if not is_ensemble(version.config)]
         plan = plan_reload(
@@ -476,12 +477,12 @@ class Model:
     def _not_polled(self, error: ServerError) -> ServerError:
         return self._failed(error, poll_failure(self.key.name))
 
-    def _failed(self, error: ServerError, message: str) -> ServerError:
+    def _failed(self, error: ServerError, message: str, kind: type[ServerError] = ModelLoadFailed) -> ServerError:
         self.problem, self._problem_hint = error.reason, error.hint or ""
         name = self.key.name
         hint = f"{error.reason} ({error.hint})" if error.hint else error.reason
         _log.error("failed to load '%s'%s: %s", name, self.origin, hint, extra={"model": name, "hint": error.hint})
-        return ModelLoadFailed(message, hint=hint, model=name)
+        return kind(message, hint=hint, model=name)
 
     def _carry_out(self, plan: ReloadPlan, prepared: Prepared, cause: str) -> None:
         fresh = {
@@ -502,11 +503,11 @@ class Model:
         if failed:
             self._keep_what_serves(fresh, failed)
             kind = OutOfMemory if any(v.ran_out_of_memory for v in failed) else InvalidRequest
+            reasons = [f"version {v.version} is at {v.state.current.value} state: {v.state.reason};" for v in failed]
+            if is_ensemble(prepared.config):  # which Triton does not load before its steps fit
+                reasons = list(dict.fromkeys(v.state.reason.partition(": ")[2] for v in failed))
             raise kind(
-                f"load failed for model '{self.key.name}': "
-                + "".join(
-                    f"version {v.version} is at {v.state.current.value} state: {v.state.reason};\n" for v in failed
-                ),
+                f"load failed for model '{self.key.name}': " + "".join(f"{reason}\n" for reason in reasons),
                 hint=_hints(failed),
                 model=self.key.name,
             )

@@ -230,7 +230,8 @@ class DeviceMemoryMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetrics:
-    """The metrics of one ready model version. `namespace` is set only if model namespacing is on.
+    """The metrics of one ready model version. `namespace` is set only if model namespacing is on. `is_cached`: a
+    response cache answers its requests.
 
     `gpu_uuid` is the GPU of all its instances. It is None on a CPU, and on several devices, because statistics are per
     version and not per device.
@@ -246,6 +247,7 @@ class ModelMetrics:
     latencies: LatencyMetrics = field(default_factory=LatencyMetrics)
     processes: tuple[ModelProcessMetrics, ...] = ()
     memory: tuple[DeviceMemoryMetrics, ...] = ()
+    is_cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -558,6 +558,7 @@ _RULES: dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]] = {
     (HistogramMetrics, "exemplars"): _latest,
     (ModelMetrics, "load_duration_secs"): max,  # the loads of a model took as long as the longest
     (ModelMetrics, "tags"): _first,
+    (ModelMetrics, "is_cached"): any,
     # Several GPUs are none, as in one engine.
     (ModelMetrics, "gpu_uuid"): lambda values: values[0] if len(set(values)) == 1 else None,
     (ModelProcessMetrics, "process_id"): _first,

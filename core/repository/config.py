@@ -18,6 +18,7 @@ from trident.core.config.autocomplete import (
     Watch,
     fill_identity,
     groups_on_cpu_instead,
+    instance_group_problems,
     needs_signature,
     normalize,
     unwatched,
@@ -191,19 +192,18 @@ def load_config(
 def check_config(
     directory: ModelDirectory, written: ModelConfig, backends: BackendFacts, *, auto_complete: bool
 ) -> None:
-    """Raise InvalidModelConfig for the problems of `written` that do not depend on the graph; it stays unchanged.
+    """Raise InvalidModelConfig for the problems of `written` that depend on neither graph nor machine; it stays
+    unchanged.
 
     With auto-complete inputs and outputs are not checked, even if none is missing: a problem with them fails a version,
     not the model.
     """
     config = copy_of(written)
     fill_identity(config, directory.name, detection_files(directory))
-    gpu_ids = backends.gpu_ids(config)
-    normalize(config, gpu_ids)
+    normalize(config, backends.gpu_ids(config))
     problems = validate_model_config(
         config,
         directory.name,
-        gpu_ids=gpu_ids,
         completed=not auto_complete,
         layout_hint="" if _has_backend(config) else layout_hint(directory, config),
     )
@@ -236,7 +236,7 @@ def complete(
         missing_version = [Problem.of("version_policy", error)]
     if not _has_backend(config):
         hint = layout_hint(directory, config)
-        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, layout_hint=hint)
+        done.problems = validate_model_config(config, directory.name, layout_hint=hint)
         # One mistake is one problem: a folder without versions tells no backend either.
         done.problems += [each for each in missing_version if each.hint != hint]
         done.validated = True
@@ -247,8 +247,8 @@ def complete(
         done.failure = error
         return done
     if done.is_by_model or (auto_complete and not is_ensemble(config) and needs_signature(config)):
-        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False)
-        done.problems += missing_version
+        done.problems = validate_model_config(config, directory.name, completed=False)
+        done.problems += instance_group_problems(config, directory.name, gpu_ids) + missing_version
         if done.problems:
             return done
         done.path = version_path(directory, done.versions[-1] if version is None else version)
@@ -263,7 +263,8 @@ def complete(
             done.failure = error
             return done
         normalize(config, gpu_ids)
-    done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids) + missing_version
+    done.problems = validate_model_config(config, directory.name)
+    done.problems += instance_group_problems(config, directory.name, gpu_ids) + missing_version
     done.validated = True
     return done
 

@@ -19,7 +19,7 @@ from trident.core.backends.model_files import message_classes
 from trident.core.config.problem import ModelSignature, TensorSignature, is_plain, open_file
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import BucketSpec
-from trident.core.errors import RepositoryUnavailable, Unsupported
+from trident.core.errors import ModelLoadFailed, RepositoryUnavailable, Unsupported
 from trident.core.inference.tensors import BY_ONNX_NAME
 from trident.core.memo import Memo
 from trident.core.repository.layout_hints import missing_file_hint
@@ -31,20 +31,20 @@ def model_path(version: Path, config: ModelConfig, capability: str = "") -> Path
     """The model file in the directory of a version, for a GPU of compute `capability` (`7.5`), or "" for a CPU.
 
     If the configured name is a directory, the file is `model.onnx` in it. Links are followed wherever they lead,
-    because versions may share weights and the snapshots of a hub consist of links. Raises RepositoryUnavailable with
-    Triton's text.
+    because versions may share weights and the snapshots of a hub consist of links. Raises ModelLoadFailed, or
+    RepositoryUnavailable for a directory without the file, with Triton's texts.
     """
     name = config.cc_model_filenames.get(capability, "") or config.default_model_filename or DEFAULT_FILE
     path = version / name
-    if is_plain(name):
-        found = path / DEFAULT_FILE if os.path.isdir(path) else path
-        if os.path.isfile(found):
-            return found
-    raise RepositoryUnavailable(
-        f"unable to find '{path}' for model instance '{config.name}'",
-        hint=missing_file_hint(version, config, path.name),
-        model=config.name,
-    )
+    is_folder = os.path.isdir(path)
+    found = path / DEFAULT_FILE if is_folder else path
+    if is_plain(name) and os.path.isfile(found):
+        return found
+    hint = missing_file_hint(version, config, path.name)
+    if is_folder:
+        text = f"unable to find '{found}' for model instance '{config.name}'"
+        raise RepositoryUnavailable(text, hint=hint, model=config.name)
+    raise ModelLoadFailed(f"failed to stat file {path}", hint=hint, model=config.name)
 
 
 def library_path(version: Path, name: str) -> str:

@@ -104,21 +104,21 @@ class _Page:
     def __init__(self, snapshot: MetricsSnapshot, options: MetricsOptions) -> None:
         self.snapshot = snapshot
         self.options = options
-        self.has_cache = snapshot.response_cache is not None or snapshot.remote_cache is not None
         self.models = [(_model_labels(entry), entry) for entry in snapshot.models]
         # A version has one set of series without a GPU, which counts what happens before an instance is reached
         # (waiting, refusals), and one for the GPU that it runs on, with the executions. Both have every series, with 0
         # for the other's, so a reader has to add them up, as with Triton.
         self.versions: list[tuple[Labels, StatisticsSnapshot]] = []
+        self.cached: list[tuple[Labels, StatisticsSnapshot]] = []
         for labels, entry in self.models:
-            if entry.gpu_uuid is None:
-                self.versions.append((labels, entry.statistics))
-            else:
+            series = [(labels, entry.statistics)]
+            if entry.gpu_uuid is not None:
                 before, executed = _split(entry.statistics)
-                self.versions += [(labels, before), ({**labels, "gpu_uuid": entry.gpu_uuid}, executed)]
+                series = [(labels, before), ({**labels, "gpu_uuid": entry.gpu_uuid}, executed)]
+            self.versions += series
+            self.cached += series if entry.is_cached else []
         self.durations = self.versions if options.counter_latencies else []
-        self.cached = self.versions if self.has_cache else []
-        self.cached_durations = self.durations if self.has_cache else []
+        self.cached_durations = self.cached if options.counter_latencies else []
 
 
 def _model_labels(entry: ModelMetrics) -> dict[str, str]:
@@ -190,11 +190,9 @@ def _histogram_samples(
 
 def _summary(name: str) -> _Samples:
     def samples(page: _Page) -> Iterator[Sample]:
-        if name in CACHE_SUMMARIES and not page.has_cache:
-            return
         for labels, entry in page.models:
             for summary in entry.latencies.summaries:
-                if summary.name == name:
+                if summary.name == name and (entry.is_cached or name not in CACHE_SUMMARIES):
                     for quantile, value in summary.quantiles:
                         yield Sample({**labels, "quantile": number(quantile)}, value)
                     yield Sample(labels, summary.count, "_count")
@@ -283,13 +281,13 @@ _HISTOGRAMS = {
     COMPUTE: "Seconds from the start to the end of its execution, of successful requests",
 }
 _SUMMARY_TEXTS = (
-    f"inference request {_US} {_CACHED}",
-    f"inference queuing {_US} {_CACHED}",
-    f"compute input {_US} {_UNCACHED}",
-    f"compute inference {_US} {_UNCACHED}",
-    f"inference compute output {_US} {_UNCACHED}",
-    f"cache hit {_PER_MODEL}",
-    f"cache miss {_PER_MODEL}",
+    f"Summary of inference request {_US} {_CACHED}",
+    f"Summary of inference queuing {_US} {_CACHED}",
+    f"Cumulative compute input {_US} {_UNCACHED}",
+    f"Cumulative compute inference {_US} {_UNCACHED}",
+    f"Cumulative inference compute output {_US} {_UNCACHED}",
+    "Summary of cache hit counts/durations per model, in microseconds.",
+    "Summary of cache miss counts/durations per model, in microseconds.",
 )
 # The name, type, help and series of each family.
 _FAMILIES: tuple[_Family, ...] = (
@@ -352,7 +350,11 @@ _FAMILIES: tuple[_Family, ...] = (
         "counter",
         lambda page: page.cached_durations,
         ("hit_duration_per_model", f"Total cache hit {_PER_MODEL}", lambda s: s.cache_hit_ns // 1000),
-        ("miss_duration_per_model", f"Total cache miss {_PER_MODEL}", lambda s: s.cache_miss_ns // 1000),
+        (
+            "miss_duration_per_model",
+            f"Total cache miss (insert+lookup) {_PER_MODEL}",
+            lambda s: s.cache_miss_ns // 1000,
+        ),
     ),
     *_group(
         "trident_response_cache_",
@@ -452,10 +454,7 @@ _FAMILIES: tuple[_Family, ...] = (
         ("padding_elements_total", "Elements of inputs that were added to fill the bucket", lambda b: b.padding_count),
     ),
     *((name, "histogram", text, _histogram(name)) for name, text in _HISTOGRAMS.items()),
-    *(
-        (name, "summary", f"Summary of {text}", _summary(name))
-        for name, text in zip(SUMMARIES, _SUMMARY_TEXTS, strict=True)
-    ),
+    *((name, "summary", text, _summary(name)) for name, text in zip(SUMMARIES, _SUMMARY_TEXTS, strict=True)),
     # There is no such pool.
     *_group(
         "nv_pinned_memory_pool_",

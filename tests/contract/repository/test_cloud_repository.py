@@ -338,7 +338,7 @@ def test_load_request_fetches_changed_objects_only(s3: S3Emulator, tmp_path: Pat
         assert_serves(server, "m", 3.0)
 
         repository.delete("m/1/model.onnx")
-        assert load(server, "m")[0] == 500
+        assert load(server, "m")[0] == 400
         assert "at least one version must be available" in reasons(server, "m")
         assert_serves(server, "m", 3.0)
         assert load(server, "none") == (500, "failed to load 'none', failed to poll from model repository")

@@ -120,7 +120,8 @@ def test_an_ensemble_gets_neither_instances_nor_optimizations() -> None:
         ),
         ({"backend": "mine"}, [], ("", "mine", "model.mine")),
         ({"name": "x.mine"}, [], ("", "mine", "model.mine")),
-        ({"name": "x.onnxruntime"}, [], ("onnxruntime_onnx", "onnxruntime", "model.onnx")),
+        ({"name": "x.y.mine"}, [], ("", "y.mine", "model.y.mine")),
+        ({"name": "x.mine", "default_model_filename": "f"}, [], ("", "", "f")),
         ({"platform": "ensemble"}, ["model.onnx"], ("ensemble", "", "")),
         ({"name": "plain"}, ["weights.bin"], ("", "", "")),
     ],
@@ -150,7 +151,7 @@ def test_missing_fields_are_filled_from_the_others(
             "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
             "Expected model name of the form 'model.<backend_name>'.",
         ),
-        ({"default_model_filename": "foo.onnx"}, "must specify 'platform' or 'backend' for 'm'"),
+        ({"default_model_filename": "foo.onnx"}, "unexpected platform type '' for m"),
     ],
 )
 def test_contradiction_is_a_problem(given: dict[str, str], message: str) -> None:

@@ -69,7 +69,7 @@ SEQUENCE = """sequence_batching {
     ("old", "new", "paths"),
     [
         ("", "", []),
-        ('"S"', '"R"', ["input", "sequence_batching.state[0].name"]),
+        ('"S"', '"R"', ["sequence_batching.state[0].name"]),
         ('"T"', '"R"', ["sequence_batching.state[0]"]),
         ("dims: [ 2 ]", "dims: [ 3 ]", ["sequence_batching.state[0].dims"] * 2),
         ("dims: [ 2 ]", "dims: [ -1 ]", ["sequence_batching.state[0].dims"]),

@@ -193,7 +193,8 @@ def test_files_of_a_failed_load_request_are_removed(tmp_path: Path, temporary: P
             "must stay within model directory."
         )
         assert failure(bench, "m", JSON, {"no version": b"1"}) == (
-            "ModelLoadFailed: failed to load 'm', no version is available"
+            "InvalidRequest: load failed for model 'm': at least one version must be available under the version "
+            "policy of model 'm'\n"
         )
         assert list(temporary.iterdir()) == []
 

@@ -24,7 +24,6 @@ from trident.core.observability.statistics import (
     MetricsSnapshot,
     ModelMetrics,
     ModelProcessMetrics,
-    ResponseCacheMetrics,
     StatisticsSnapshot,
     VersionStateMetrics,
 )
@@ -179,7 +178,7 @@ def test_each_version_has_one_state_and_loads_are_counted_by_cause_and_result() 
 
 
 def test_without_latencies_requests_are_still_counted() -> None:
-    snapshot = replace(SNAPSHOT, response_cache=ResponseCacheMetrics(size=1, used=0, entries=0, evictions=0))
+    snapshot = replace(SNAPSHOT, models=(replace(DIGITS, is_cached=True),))
     options = MetricsOptions(config={"counter_latencies": "false"})
     whole = dict.fromkeys(page(snapshot).splitlines())
     left_out = whole.keys() - page(snapshot, options).splitlines()
@@ -247,9 +246,8 @@ MODEL = ModelMetrics(
 )
 
 
-def distributions(model: ModelMetrics, *, has_cache: bool = True) -> list[MetricFamily]:
-    cache = ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0) if has_cache else None
-    found = metric_families(MetricsSnapshot(models=(model,), response_cache=cache), MetricsOptions())
+def distributions(model: ModelMetrics) -> list[MetricFamily]:
+    found = metric_families(MetricsSnapshot(models=(model,)), MetricsOptions())
     return [family for family in found if family.type in ("histogram", "summary")]
 
 
