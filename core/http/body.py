@@ -218,7 +218,8 @@ _PREFIX: Final = "failed to parse the request JSON buffer: "
 _WRITTEN: Final = "json.dumps writes JSON, array.tolist() makes a list of an array, and curl sends a file with -d @FILE"
 _LONGEST_INTEGER: Final = 20
 # A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
-_WORD: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|NaN|Inf(?:inity)?', re.DOTALL)
+_WORD: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|-?NaN|Inf(?:inity)?', re.DOTALL)
+_SPELLED: Final = {b"Inf": b"Infinity", b"-NaN": b"NaN"}
 
 
 def parse_json(text: Buffer, location: str = "", pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
@@ -264,8 +265,8 @@ def _as_number(found: re.Match[bytes]) -> bytes:
 
 
 def _spelled_out(found: re.Match[bytes]) -> bytes:
-    """`Inf` as `json` spells it."""
-    return b"Infinity" if found[0] == b"Inf" else found[0]
+    """`Inf` and `-NaN` as `json` spells them."""
+    return _SPELLED.get(found[0], found[0])
 
 
 def _integer(digits: str) -> int | float:

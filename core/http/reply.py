@@ -16,7 +16,6 @@ import orjson
 
 from trident.core.inference.tensors import Buffer
 
-_AFTER_PATH = re.compile(r"[?#]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
 
 
@@ -28,7 +27,7 @@ def request_target(environ: Environ) -> str:
 
 def path_of(target: str) -> str:
     """The path in a request target as text; bytes that are not UTF-8 become replacement characters."""
-    path = _AFTER_PATH.split(target, maxsplit=1)[0]
+    path = target.partition("?")[0]
     if not path.startswith("/"):
         path = _SCHEME.sub("", path, count=1) or "/"
     if path.isascii():

@@ -201,11 +201,8 @@ def _read_inputs(
         if "binary_data_size" not in parameters:
             region = _place(parameters) if parameters else None
             if region is not None:
-                # Triton looks for no region if there is nothing to read.
-                is_empty = 0 in shape
                 packs = False
-                tensor = InputTensor(name, datatype, shape, _NOTHING)
-                inputs.append(tensor if is_empty else RegionInput(name, datatype, shape, region))
+                inputs.append(RegionInput(name, datatype, shape, region))
                 continue
             tensor = _json_input(item["data"], name, datatype, shape, max_input_size)
             packs = packs and tensor.nbytes <= _PACKED and datatype != "BYTES"
