@@ -39,7 +39,7 @@ def repository_index(
         }
     for model in models:
         versions = [version for _, version in sorted(model.versions.items()) if version.is_ready or not ready_only]
-        if model.key in registered:
+        if model.key in registered or model.key not in names:  # none of a model that has left its repository
             versions = [version for version in versions if version.state.reason != UNLOADED]
         if versions and (model.serving or not names.get(model.key)):
             entries[model.key] = [index_entry(model, version) for version in versions]

@@ -32,7 +32,7 @@ from tests.contract.lifecycle.changing_models import (
     load,
     scaled,
     state,
-    unload_and_wait,
+    unload,
 )
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
@@ -154,7 +154,8 @@ def test_given_files_replace_the_directory_until_a_plain_load(
 def test_given_files_need_no_directory(server: ServerProcess, client: Any, temporary: Path) -> None:
     client.load_model("of_air", config=OVERRIDE, files={"file:1/model.onnx": scaled(9.0).SerializeToString()})
     assert factor_of(server, "of_air") == 9.0
-    unload_and_wait(server, "of_air")
+    assert unload(server, "of_air") == (200, "")
+    until(lambda: not index(server, "of_air"), "it is still in the index")
     until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
 
 

@@ -356,7 +356,7 @@ def test_newer_files_replace_an_endless_load(tmp_path: Path, caplog: pytest.LogC
             put(folder / "1" / "model.fake", "5")
             until(lambda: bench.backend.loads[-1] == "m:1=5")
             shutil.rmtree(folder)
-            bench.until_index("m 1 UNAVAILABLE unloaded")
+            bench.until_index()
 
 
 @pytest.mark.parametrize("serves", [False, True])
