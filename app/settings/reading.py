@@ -59,6 +59,9 @@ def read_settings(
         without_effect=given.without_effect,
         any_layout=any_layout or bool(given.values.get("single_model")),
     )
+    if settings.multi_model and settings.model_control_mode == "explicit":
+        # Triton's word for it: the platform loads and unloads the models.
+        settings = replace(settings, model_control_mode="demand")
     check(settings, needs_repository=needs_repository)
     return replace(settings, warnings=(*warnings, *_warnings(settings)))
 

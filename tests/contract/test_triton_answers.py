@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.contract.servers.server import ServerProcess
-from tests.triton_answers import RECORDED, all_answers, area_name, areas, different
+from tests.triton_answers import RECORDED, all_answers, area_name, areas, different, environment
 
 
 @pytest.mark.shapes("one-process", "front-ends")
@@ -20,7 +20,7 @@ def test_answers_are_those_of_triton(http_workers: str, area: ModuleType, tmp_pa
     repository.mkdir()
     area.write_models(repository)
     options = [*area.OPTIONS, "--allow-client-shm=true", "--shutdown-grace-secs=0"]
-    with ServerProcess(repository, tmp_path / "log", *options) as server:
+    with ServerProcess(repository, tmp_path / "log", *options, environment=environment(area, repository)) as server:
         answers = all_answers(area, server)
     assert sorted(answers) == sorted(recorded)
     found = different(answers, recorded, area.OTHERWISE)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import os
 import pkgutil
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +24,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2_grpc
 
 from tests.contract.servers.server import ServerProcess
+from tests.waiting import until
 
 RECORDED = Path(__file__).parent / "recorded"
 NOT_AREAS = ("record", "servers")
@@ -37,6 +40,12 @@ def areas() -> list[ModuleType]:
 
 def area_name(area: ModuleType) -> str:
     return area.__name__.rpartition(".")[2]
+
+
+def environment(area: ModuleType, repository: Path) -> dict[str, str]:
+    """The variables of both servers: this process's, and the area's `ENVIRONMENT`, where {repository} is the folder."""
+    own: Mapping[str, str] = getattr(area, "ENVIRONMENT", {})
+    return {**os.environ, **{name: value.format(repository=repository) for name, value in own.items()}}
 
 
 def questions(area: ModuleType) -> dict[str, Ask]:
@@ -94,6 +103,16 @@ def http(
     if head < len(content):
         answer["binary"] = base64.b64encode(content[head:]).decode()
     return answer
+
+
+def wait_for_port(port: int) -> None:
+    """Triton opens the ports of platforms after the others."""
+
+    def is_open() -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", port)) == 0
+
+    until(is_open)
 
 
 def rpc(server: ServerProcess, name: str, message: Any) -> Any:

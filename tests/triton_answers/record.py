@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tests.contract.servers.server import ServerProcess
-from tests.triton_answers import RECORDED, Answers, all_answers, area_name, areas, different
+from tests.triton_answers import RECORDED, Answers, all_answers, area_name, areas, different, environment
 from tests.triton_answers.servers import TritonProcess
 
 
@@ -24,7 +24,8 @@ def ask(area: ModuleType, kind: type[ServerProcess], *options: str) -> Answers:
         repository = Path(temporary, "models")
         repository.mkdir()
         area.write_models(repository)
-        with kind(repository, Path(temporary, "log"), *area.OPTIONS, *options) as server:
+        variables = environment(area, repository)
+        with kind(repository, Path(temporary, "log"), *area.OPTIONS, *options, environment=variables) as server:
             return all_answers(area, server)
 
 
