@@ -100,12 +100,12 @@ def ask_invocations(server: ServerProcess) -> Answers:
         "truncated": (head + tail[:-4], {"Content-Type": f"{BINARY}{len(head)}"}),
         "too long": (head + tail + b"1234", {"Content-Type": f"{BINARY}{len(head)}"}),
         "no body": (b"", {}),
-        "unknown input": (json.dumps({"inputs": [{"name": "X", "shape": [1], "datatype": "INT32", "data": [1]}]}), {}),
-        "no input": (json.dumps({"inputs": []}), {}),
+        "unknown input": (
+            json.dumps({"inputs": [{"name": "X", "shape": [1], "datatype": "INT32", "data": [1]}]}).encode(),
+            {},
+        ),
+        "no input": (json.dumps({"inputs": []}).encode(), {}),
         "target model": (plain, {"X-Amzn-SageMaker-Target-Model": "other"}),
         "custom attributes": (plain, {"X-Amzn-SageMaker-Custom-Attributes": "a=b"}),
     }
-    return {
-        name: ask(server, "POST", "/invocations", body if isinstance(body, bytes) else body.encode(), headers)
-        for name, (body, headers) in found.items()
-    }
+    return {name: ask(server, "POST", "/invocations", body, headers) for name, (body, headers) in found.items()}
