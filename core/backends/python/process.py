@@ -623,7 +623,7 @@ class ModelCalls:
         fields: Fields = from_json(record.fields)
         sequence = int(fields.get("flags") or 0)
         request = InferenceRequest(
-            str(fields["model_name"]),
+            str(fields.get("model_name") or ""),
             [InputTensor(name, datatype, shape, data) for (name, datatype, shape), data in inputs],
             model_version=int(fields.get("model_version", -1)),
             id=str(fields.get("id") or ""),
@@ -716,14 +716,15 @@ class ModelCalls:
 
     def _answer(self, number: int, name: str, call: Callable[[], Fields]) -> None:
         failed = 0
+        answer: Fields | str
         try:
-            answer = to_json(call())
-        except ServerError as error:
-            failed, answer = FAILED, to_json(error.message)
+            answer = call()
         except Exception as error:
-            _log.exception("the call '%s' of a model failed", name)
-            failed, answer = FAILED, to_json(str(error))
-        self._channel.send(frame(ANSWER, number, (answer,), flags=failed))
+            failed, reason = FAILED, error.message if isinstance(error, ServerError) else str(error)
+            if not isinstance(error, ServerError):
+                _log.exception("the call '%s' of a model failed", name)
+            answer = f"Failed to process the request for model '{self._placement.name}', message: {reason}"
+        self._channel.send(frame(ANSWER, number, (to_json(answer),), flags=failed))
 
 
 def _write_reply(number: int, response: InferenceResponse, records: Records) -> None:

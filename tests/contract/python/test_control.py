@@ -184,7 +184,8 @@ def test_model_is_loaded_from_files_in_the_call(server: ServerProcess) -> None:
 
 def test_failed_control_is_an_error_of_the_model(server: ServerProcess) -> None:
     refused = call(server, "controller", "load", "no_such_model")
-    assert "TritonModelException: Failed to load model: failed to load 'no_such_model'" in refused
+    assert "TritonModelException: Failed to load model: Failed to process the request for model 'controller_" in refused
+    assert "', message: failed to load 'no_such_model'" in refused
     assert "TritonModelException: Failed to check model readiness: " in call(server, "controller", "ready", "echo", "x")
 
 

@@ -7,6 +7,12 @@ Source: docs/spec/python-backend.md section 4.3.
 
 from __future__ import annotations
 
+# Models that import all names of this module get these, too.
+import json
+import struct
+
+import numpy as np
+
 from c_python_backend_utils import (
     TRITONSERVER_MEMORY_CPU,
     TRITONSERVER_MEMORY_GPU,

@@ -14,7 +14,7 @@ from json import dumps
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
-from .model import Phase, TritonError, TritonModelException, running_model, text_of
+from .model import Choice, Phase, TritonError, TritonModelException, running_model, text_of
 from .server import ResponseStream, current
 from .tensor import Tensor
 from .wire import from_json
@@ -150,8 +150,8 @@ class InferenceResponseSender:
 
         Raises TritonModelException if that is not allowed, TypeError for anything that is not a response.
         """
-        if not isinstance(flags, int):
-            raise TypeError(f"send(): the flags must be an int, not {type(flags).__name__}")
+        if flags.__class__ is not int or flags < 0:
+            flags = _index("flags", flags)
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send(): the response must be an InferenceResponse, not {type(response).__name__}")
         if flags not in (NO_FLAGS, FINAL):
@@ -239,7 +239,7 @@ def _state_after(state: SenderState, has_response: bool, final: bool, decoupled:
 # --- requests
 
 
-class MemoryType(Enum):
+class MemoryType(Choice):
     """Where a tensor is."""
 
     TRITONSERVER_MEMORY_GPU = 0
@@ -325,8 +325,10 @@ class InferenceRequest:
         request_id = text_of(request_id, "InferenceRequest(): 'request_id'")
         if isinstance(correlation_id, int):
             correlation_id = _index("correlation_id", correlation_id)
-        elif not isinstance(correlation_id, str):
+        elif isinstance(correlation_id, (str, bytes)) or correlation_id is None:
             correlation_id = text_of(correlation_id, "InferenceRequest(): 'correlation_id', if not an int,")
+        else:
+            raise TritonModelException("Correlation ID must be integer or string")
         model_name = text_of(model_name, "InferenceRequest(): 'model_name'")
         numbers = {"model_version": model_version, "flags": flags, "timeout": timeout}
         for name, value, expected in (
@@ -354,6 +356,11 @@ class InferenceRequest:
         self._requested = [
             text_of(name, "InferenceRequest(): each of 'requested_output_names'") for name in requested_output_names
         ]
+        if "" in self._requested:
+            raise TritonModelException(
+                f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be "
+                "empty."
+            )
         self._release_flags = RELEASE_ALL
         self._sender = None
         self._fields = {
@@ -423,8 +430,11 @@ class InferenceRequest:
         return self._description().get("timeout", 0)  # type: ignore[no-any-return]
 
     def parameters(self) -> str:
-        """The parameters as JSON."""
-        return dumps(self._description().get("parameters") or {})
+        """The parameters as JSON, which is compact for a request that arrived, as in Triton."""
+        parameters = self._description().get("parameters") or {}
+        if self._number == MADE_HERE:
+            return dumps(parameters)
+        return dumps(parameters, ensure_ascii=False, separators=(",", ":"))
 
     def trace(self) -> InferenceTrace:
         return InferenceTrace._of(self._description().get("trace"))
@@ -493,10 +503,10 @@ def _index(name: str, value: SupportsIndex) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"InferenceRequest(): '{name}' must be an int, not {type(value).__name__}") from None
+        raise TypeError(f"the argument '{name}' must be an int, not {type(value).__name__}") from None
     first, last = _RANGES[name]
     if not first <= number <= last:
-        raise TypeError(f"InferenceRequest(): '{name}' must be an int from {first} to {last}, not {number}")
+        raise TypeError(f"the argument '{name}' must be an int from {first} to {last}, not {number}")
     return number
 
 

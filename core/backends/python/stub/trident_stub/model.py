@@ -12,7 +12,7 @@ import sys
 import traceback
 import types
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
 
 
@@ -205,15 +205,18 @@ class TritonModelException(Exception):
     """Raised when a call of the library fails. Its text is the reason."""
 
 
-class TritonError:
-    """An error of one response: a message for the client and one of Triton's codes.
+class Choice(IntEnum):
+    """Named values that are integers, too, with the texts of Triton's library."""
 
-    The server reads `message()` and `code()` when it encodes a response.
-    """
+    __str__ = Enum.__str__
 
-    __slots__ = ("_code", "_message")
+    def __format__(self, specification: str) -> str:
+        return format(str(self), specification)
 
-    # The numbers of TRITONSERVER_Error_Code.
+
+class ErrorCode(Choice):
+    """The codes of TritonError, with the numbers of TRITONSERVER_Error_Code."""
+
     UNKNOWN = 0
     INTERNAL = 1
     NOT_FOUND = 2
@@ -223,21 +226,45 @@ class TritonError:
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
+
+ErrorCode.__name__ = "__ErrorCode"
+
+
+class TritonError:
+    """An error of one response: a message for the client and one of Triton's codes.
+
+    The server reads `message()` and `code()` when it encodes a response.
+    """
+
+    __slots__ = ("_code", "_message")
+
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
+
     def __init__(self, message: str | bytes, code: int = INTERNAL) -> None:
         """Raises TypeError for a message that is not text, and for an unknown code."""
-        if type(code) is not int or not 0 <= code <= 7:
-            raise TypeError("TritonError(): the code must be one of TritonError's, such as TritonError.INTERNAL")
+        try:
+            self._code = ErrorCode(code)
+        except ValueError:
+            raise TypeError(
+                f"TritonError(): the code must be one of TritonError's, such as TritonError.INTERNAL, not {code!r}"
+            ) from None
         self._message = text_of(message, "TritonError(): the message")
-        self._code = code
 
-    def code(self) -> int:
+    def code(self) -> ErrorCode:
         return self._code
 
     def message(self) -> str:
         return self._message
 
     def __repr__(self) -> str:
-        return f"TritonError({self._message!r}, {self._code})"
+        return f"TritonError({self._message!r}, {self._code!r})"
 
 
 def text_of(value: object, what: str) -> str:
@@ -288,10 +315,12 @@ def exception_text(error: BaseException) -> str:
 
     The frames above the model and those of the library are left out.
     """
+    unavailable = ""
     try:
-        message = str(error)
+        message = str(error) or "<EMPTY MESSAGE>"
     except Exception as failure:
-        message = f"<{type(failure).__name__} when its text was made>"
+        message = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
+        unavailable = f"\nMESSAGE UNAVAILABLE DUE TO EXCEPTION: {exception_text(failure)}"
     text = f"{type(error).__name__}: {message}{_limit(error)}"
     frames = list(traceback.extract_tb(error.__traceback__))
     while frames:
@@ -300,13 +329,12 @@ def exception_text(error: BaseException) -> str:
         if not is_import and os.path.dirname(file) not in _BETWEEN:
             break
         del frames[0]
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        # Its frames are those of the import; the error itself has the position in the text.
-        source = (error.text or "").strip()
-        return f"{text}\n\nAt:\n  {error.filename}({error.lineno}): column {error.offset or 0} of {source!r}\n"
     lines = [
         f"  {frame.filename}({frame.lineno}): {frame.name}\n"
         for frame in reversed(frames)
         if os.path.dirname(frame.filename) != _LIBRARY
     ]
-    return f"{text}\n\nAt:\n{''.join(lines)}" if lines else text
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        source = (error.text or "").strip()
+        lines.insert(0, f"  {error.filename}({error.lineno}): column {error.offset or 0} of {source!r}\n")
+    return f"{text}\n\nAt:\n{''.join(lines)}{unavailable}" if lines else f"{text}{unavailable}"

@@ -17,10 +17,9 @@ import sys
 import weakref
 from collections import deque
 from contextlib import AbstractContextManager, suppress
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
-from .model import TritonModelException, text_of
+from .model import Choice, TritonModelException, text_of
 
 if TYPE_CHECKING:
     from .inference import InferenceRequest, InferenceResponse
@@ -107,7 +106,7 @@ def current() -> Server:
 # --- the log
 
 
-class LogLevel(Enum):
+class LogLevel(Choice):
     """The levels of a line, which the server knows by these values."""
 
     INFO = 0
@@ -162,7 +161,7 @@ def _write(message: str | bytes, level: LogLevel) -> None:
 # --- metrics
 
 
-class MetricKind(Enum):
+class MetricKind(Choice):
     """The kinds of metrics, which the server knows by these names."""
 
     COUNTER = 0
@@ -208,10 +207,7 @@ class Metric:
         return float(self._call("get", "metric_value", {})["value"])
 
     def _call(self, verb: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return current().call(name, {"metric": self._number, **fields})
-        except TritonModelException as error:
-            raise TritonModelException(f"Failed to {verb} metric value: {error}") from error
+        return _call(f"Failed to {verb} metric value: ", name, {"metric": self._number, **fields})
 
 
 class MetricFamily:
@@ -228,8 +224,10 @@ class MetricFamily:
         if not isinstance(kind, MetricKind):
             raise TypeError("MetricFamily(): the kind must be one of MetricFamily.COUNTER, GAUGE and HISTOGRAM")
         drop_unused()
-        answer = current().call("metric_family", {"name": name, "description": description, "kind": kind.name})
+        fields = {"name": name, "description": description, "kind": kind.name}
+        answer = _call("Error when creating MetricFamily: ", "metric_family", fields)
         self._number: int = answer["family"]
+        self._kind = kind
 
     def Metric(
         self, labels: dict[str | bytes, str | bytes] | None = None, buckets: list[float] | None = None
@@ -239,11 +237,21 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
         if buckets is not None and not isinstance(buckets, list):
             raise TritonModelException("Failed to create metric. Buckets must be a list.")
-        where = "MetricFamily.Metric(): the {} of a label".format
-        texts = {text_of(name, where("name")): text_of(of, where("value")) for name, of in (labels or {}).items()}
+        if (buckets is None) is (self._kind is MetricKind.HISTOGRAM):
+            problem = "Missing required buckets" if buckets is None else "Unexpected buckets found"
+            raise TritonModelException(f"Failed to create metric. {problem}.")
+        where = "the {} of a label".format
+        try:
+            texts = {text_of(name, where("name")): text_of(of, where("value")) for name, of in (labels or {}).items()}
+        except (TypeError, ValueError) as error:
+            raise TritonModelException(f"Error when creating Metric: {error}") from error
         drop_unused()
-        bounds = None if buckets is None else [_number(bound) for bound in buckets]
-        answer = current().call("metric_create", {"family": self._number, "labels": texts, "buckets": bounds})
+        fields = {
+            "family": self._number,
+            "labels": texts,
+            "buckets": None if buckets is None else [_number(bound) for bound in buckets],
+        }
+        answer = _call("Error when creating Metric: ", "metric_create", fields)
         return Metric(answer["metric"], self)
 
 

@@ -50,7 +50,11 @@ def triton_to_numpy_type(data_type: int) -> Any:
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
     """The number of a numpy type's datatype; None if it has none."""
-    dtype = np.dtype(data_type)
+    try:
+        # numpy takes None for float64.
+        dtype = np.dtype("V" if data_type is None else data_type)
+    except TypeError:
+        return None
     return NUMBERS["BYTES"] if dtype.kind in "OSU" else NUMBERS.get(DATATYPES.get(dtype, ""))
 
 

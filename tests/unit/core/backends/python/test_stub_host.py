@@ -95,7 +95,7 @@ def test_request_that_was_answered_is_not_answered_again(begin: MakeHost, memory
     host = begin(model("requests[0].get_response_sender().send(answers[0], 1)\nraise ValueError"))
     first, second = host.execute(batch())
     assert first is None
-    assert error_of(second)[0].startswith(f"{PREFIX}ValueError: \n\nAt:\n")
+    assert error_of(second)[0].startswith(f"{PREFIX}ValueError: <EMPTY MESSAGE>\n\nAt:\n")
     assert len(memory_server.sent) == 1
 
 
@@ -215,7 +215,7 @@ def test_coroutines_end_with_the_model(begin: MakeHost, memory_server: MemorySer
     host.execute(batch(1))
     host.finalize()
     assert not any(thread.name == "model event loop" for thread in threading.enumerate())
-    assert error_of(memory_server.sent[0][1])[0] == PREFIX + "CancelledError: "
+    assert error_of(memory_server.sent[0][1])[0] == PREFIX + "CancelledError: <EMPTY MESSAGE>"
 
 
 def test_exception_of_finalize_is_logged(begin: MakeHost, memory_server: MemoryServer, tmp_path: Path) -> None:

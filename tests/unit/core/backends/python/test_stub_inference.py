@@ -140,7 +140,7 @@ CASES: list[tuple[bool, list[tuple[InferenceResponse | None, int]], str | None]]
     (True, [(RESPONSE, 1), (RESPONSE, 0)], CLOSED),
     (True, [(None, 1), (None, 1)], CLOSED),
     (True, [(RESPONSE, 2)], "Unable to send response. Unsupported flag provided."),
-    (True, [(RESPONSE, -1)], "Unable to send response. Unsupported flag provided."),
+    (True, [(RESPONSE, 4)], "Unable to send response. Unsupported flag provided."),
     (True, [(None, 0)], "Inference Response object must be provided when the response flags is set to zero."),
     (False, [(RESPONSE, 1)], None),
     (False, [(RESPONSE, 0), (None, 1)], None),
