@@ -7,6 +7,7 @@ import gzip
 import json
 import zlib
 from http.client import HTTPConnection
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,17 @@ def ask_strings(server: ServerProcess) -> Answers:
                 [("IN", [count], "BYTES", content)],
                 more={"parameters": {"binary_data_output": form}},
             )
+    return answers
+
+
+def ask_ranks(server: ServerProcess) -> Answers:
+    """Shapes of each rank. A batch of 0 ends Triton."""
+    answers = {}
+    for model, datatype in (("raw_fixed", "FP32"), ("raw_half_free", "INT32"), ("id_INT32", "INT32")):
+        for shape in ([], *([n] for n in (1, 2, 4)), *([m, n] for m in (1, 2, 9) for n in (0, 1, 2, 4))):
+            answers[f"{model} {shape}"] = binary(server, model, [("IN", shape, datatype, bytes(4 * prod(shape)))])
+        for shape in ([1, 2, 3], [2, 2, 1], [1, 0, 2], [1, 2, 0], [1, 4, 1], [1, 3, 2], [1, 2, 1, 1]):
+            answers[f"{model} {shape}"] = binary(server, model, [("IN", shape, datatype, bytes(4 * prod(shape)))])
     return answers
 
 
