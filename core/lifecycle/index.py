@@ -13,6 +13,7 @@ from trident.core.lifecycle.state import REGISTERED, UNLOADED, IndexEntry, Model
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.history import Activity
 from trident.core.observability.statistics import VersionStateMetrics
+from trident.core.repository.repository import is_passed_over
 from trident.core.repository.sources import ModelKey
 
 
@@ -39,7 +40,8 @@ def repository_index(
         }
     for model in models:
         versions = [version for _, version in sorted(model.versions.items()) if version.is_ready or not ready_only]
-        if model.key in registered or model.key not in names:  # none of a model that has left its repository
+        has_left = model.key not in names and not is_passed_over(model.key.name)
+        if model.key in registered or has_left:
             versions = [version for version in versions if version.state.reason != UNLOADED]
         if versions and (model.serving or not names.get(model.key)):
             entries[model.key] = [index_entry(model, version) for version in versions]

@@ -59,7 +59,7 @@ def test_executions_are_measured_without_a_server(tmp_path: Path) -> None:
     assert all(0 < each < 1 for each in found.times.values())
     given = {each.name: each.array for each in inputs[15]}
     np.testing.assert_array_equal(found.answers[15]["OUTPUT0"], given["INPUT0"] + given["INPUT1"])
-    with pytest.raises(ServerError, match=r"unable to find .*/2/model.onnx"):
+    with pytest.raises(ServerError, match=r"failed to stat file .*/2/model.onnx"):
         execute(tmp_path / "model", config, 2, inputs, target_s=1)
 
 
