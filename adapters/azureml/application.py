@@ -13,7 +13,6 @@ from trident.adapters.common.platform import Host
 from trident.adapters.common.routes import BODY_STATUSES, FORMAT_ANSWER, FORMAT_BODY, PROGRESS, absent_route, status_in
 from trident.core.frontend.dataplane import one_response
 from trident.core.frontend.default_model import DefaultModel
-from trident.core.frontend.request import LATEST
 from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.dataplane import infer_body, read_body
@@ -23,7 +22,7 @@ from trident.core.http.payloads.inference import body_format, decode_payload, fo
 from trident.core.http.payloads.tables import table_as_instances
 from trident.core.http.reply import JSON, Environ, Reply, json_reply
 from trident.core.http.routes import GET, POST, Route
-from trident.core.inference.request import InferenceRequest
+from trident.core.inference.request import LATEST, InferenceRequest
 
 _NOT_YET = 503
 _OPERATIONS = {

@@ -46,7 +46,6 @@ from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import AlreadyLoaded, OutOfMemory
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.default_model import DefaultModel
-from trident.core.frontend.request import LATEST
 from trident.core.http import completions
 from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
@@ -57,7 +56,7 @@ from trident.core.http.payloads.inference import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
 from trident.core.http.routes import GET, POST, ROUTES, Route, View
 from trident.core.http.stream import Forms, open_socket
-from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.request import LATEST, InferenceRequest, InferenceTimes, Parameter
 
 BIDIRECTIONAL_STREAM = "/invocations-bidirectional-stream"
 _MB = 1 << 20

@@ -19,7 +19,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
 from trident.core.frontend.dataplane import one_response
-from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
+from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose
 from trident.core.http.completions import generates
@@ -48,7 +48,7 @@ from trident.core.http.reply import Environ, Headers, Reply
 from trident.core.http.text_generation import invocation
 from trident.core.http.text_routes import hugging_face
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.request import LATEST, InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.tensors import BYTES
 
 # The type of bodies with binary tensors, as in Triton's SageMaker adapter.

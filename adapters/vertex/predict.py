@@ -25,7 +25,6 @@ from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, Ser
 from trident.core.frontend.bridge import Bridge, ClientGone
 from trident.core.frontend.dataplane import one_response
 from trident.core.frontend.default_model import DefaultModel
-from trident.core.frontend.request import LATEST, version_number
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose, parse_json
 from trident.core.http.dataplane import infer_body, off_hub, read_body
@@ -50,7 +49,7 @@ from trident.core.http.payloads.inference import (
 from trident.core.http.payloads.payload import DecodedPayload, DocumentForm, document_form
 from trident.core.http.reply import BODY_KEY, CLIENT_GONE_KEY, Environ, Reply, body_size
 from trident.core.http.text_generation import invocation
-from trident.core.inference.request import InferenceRequest
+from trident.core.inference.request import LATEST, InferenceRequest, version_number
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
 

@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import InvalidRequest, ModelNotFound, ServerError, Unsupported
-from trident.core.frontend.request import RESERVED_PREFIX, set_parameter, version_number
-from trident.core.inference.request import InferenceRequest, Parameter, check_correlation_id
+from trident.core.frontend.request import RESERVED_PREFIX, set_parameter
+from trident.core.inference.request import InferenceRequest, Parameter, check_correlation_id, version_number
 
 _NOT_LISTED: Final = (False, 0)
 _log = logging.getLogger("trident.server")

@@ -1,4 +1,4 @@
-"""Requests in every protocol: the version, the parameters that mean something in the v2 protocol and
+"""Requests in every protocol: the parameters that mean something in the v2 protocol and
 those that are the model's own, the headers that it forwards, and the front end's part of its trace.
 
 Source: docs/spec/http.md section 3 ("Version text errors"), section 4 (`parameters`) and section 6 (forwarded headers);
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from trident.core.borders import guarded
 from trident.core.engine.protocol import Engine
@@ -18,35 +18,6 @@ from trident.core.frontend.access import HEADER
 from trident.core.inference.request import InferenceRequest, Parameter, RequestTrace
 from trident.core.memo import Memo
 from trident.core.observability.tracing.trace import parse_traceparent
-
-# --- the version
-
-LATEST: Final = -1
-_LARGEST: Final = 2**63 - 1
-_DIGITS_OF_LARGEST: Final = 19
-
-
-def version_number(text: str) -> int:
-    """The version that `text` names, LATEST for empty text. Raises InvalidRequest with Triton's texts."""
-    if not text:
-        return LATEST
-    # The length is checked first: converting a very long text takes long, and a client could send many.
-    negative = text.startswith("-")
-    digits = text.removeprefix("-")
-    significant = digits.lstrip("0")
-    if (
-        not (digits.isascii() and digits.isdigit())
-        or len(significant) > _DIGITS_OF_LARGEST
-        or int(significant or "0") > _LARGEST + negative
-    ):
-        raise InvalidRequest(
-            f"failed to get model version from specified version string '{text}' (details: stol), "
-            "version should be an integral value > 0"
-        )
-    if negative and significant:
-        raise InvalidRequest(f"invalid model version specified '{text}' , version should be an integral value > 0")
-    return int(significant or "0")
-
 
 # --- parameters
 

@@ -24,9 +24,9 @@ from trident.core.frontend.admin import (
     shown_settings,
     wanted_changes,
 )
-from trident.core.frontend.request import version_number
 from trident.core.grpc.front_end import GrpcFrontEnd
 from trident.core.grpc.messages import length_field, parse, serialized
+from trident.core.inference.request import version_number
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.statistics import VersionStatistics
 from trident.core.shared_memory import RegionKind

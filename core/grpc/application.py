@@ -20,7 +20,6 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError, ServerStopping
 from trident.core.frontend.access import GRPC, Restrictions, Unauthenticated
 from trident.core.frontend.gevent_bridge import GeventBridge
-from trident.core.frontend.request import version_number
 from trident.core.grpc import admin
 from trident.core.grpc.call import Call, RefusedCall, Rpc, RpcCall, UnaryCall
 from trident.core.grpc.front_end import GrpcFrontEnd, GrpcOptions, Spawn, stopping
@@ -47,6 +46,7 @@ from trident.core.grpc.messages import (
 from trident.core.grpc.status import MalformedMessage, Status
 from trident.core.grpc.transport import Application, CallStream, Fields, Receiver
 from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.request import version_number
 from trident.core.inference.tensors import Buffer
 from trident.core.lifecycle.state import Phase
 from trident.core.observability.log import verbose_level

@@ -38,7 +38,7 @@ from trident.core.frontend.admin import (
     slowest_requests_json,
     wanted_changes,
 )
-from trident.core.frontend.request import NON_BOOLEAN, NON_STRING, NON_UNSIGNED, boolean, version_number
+from trident.core.frontend.request import NON_BOOLEAN, NON_STRING, NON_UNSIGNED, boolean
 from trident.core.http.body import choose, read_object
 from trident.core.http.errors import header_value
 from trident.core.http.front_end import PROBE_KEY, HttpFrontEnd
@@ -54,6 +54,7 @@ from trident.core.http.reply import (
     request_path,
     text_reply,
 )
+from trident.core.inference.request import version_number
 from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
 from trident.core.observability.switches import SWITCHES
 from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion

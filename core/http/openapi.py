@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from trident.core.config.spec import ModelSpec
-from trident.core.frontend.request import version_number
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, json_reply
 from trident.core.http.sample_request import make_sample, request_document
+from trident.core.inference.request import version_number
 from trident.core.inference.tensors import DATATYPES, NUMBER_CODES, Shape
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ import numpy as np
 from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.frontend.request import version_number
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT, Environ, Reply, json_reply, text_reply
+from trident.core.inference.request import version_number
 from trident.core.inference.tensors import BYTES, Datatype, Shape
 
 # --- the content

@@ -13,6 +13,33 @@ from typing import Final, NamedTuple
 from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.inference.tensors import BY_NAME, Array, PackedTensors, Shape, array_of
 
+LATEST: Final = -1
+_LARGEST: Final = 2**63 - 1
+_DIGITS_OF_LARGEST: Final = 19
+
+
+def version_number(text: str) -> int:
+    """The version that `text` names, LATEST for empty text. Raises InvalidRequest with Triton's texts."""
+    if not text:
+        return LATEST
+    # The length is checked first: converting a very long text takes long, and a client could send many.
+    negative = text.startswith("-")
+    digits = text.removeprefix("-")
+    significant = digits.lstrip("0")
+    if (
+        not (digits.isascii() and digits.isdigit())
+        or len(significant) > _DIGITS_OF_LARGEST
+        or int(significant or "0") > _LARGEST + negative
+    ):
+        raise InvalidRequest(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    if negative and significant:
+        raise InvalidRequest(f"invalid model version specified '{text}' , version should be an integral value > 0")
+    return int(significant or "0")
+
+
 _LONGEST_ID: Final = 128
 
 

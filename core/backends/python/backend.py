@@ -239,7 +239,7 @@ def _check_name(config: ModelConfig) -> None:
     name = config.default_model_filename
     if not name.endswith(".py"):
         raise ModelLoadFailed(
-            f"Model name must end with '.py'. Model name provided: '{name}'", field="default_model_filename"
+            f"Model name must end with '.py'. Model name is \"{name}\".", field="default_model_filename"
         )
 
 

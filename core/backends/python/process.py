@@ -65,7 +65,7 @@ from trident.core.inference.pending_request import (
     ResponseSender,
     StreamedRequest,
 )
-from trident.core.inference.request import InferenceRequest, InputTensor, RequestTrace
+from trident.core.inference.request import InferenceRequest, InputTensor, RequestTrace, version_number
 from trident.core.inference.response import InferenceResponse
 from trident.core.interprocess.frames import BadFrame, frame, wait_readable
 from trident.core.interprocess.restarts import end_text
@@ -711,7 +711,7 @@ class ModelCalls:
                 models.unload(model, fields["unload_dependents"], asker=asker)
                 return {}
             if name == "is_model_ready":
-                return {"ready": models.is_ready(model, int(fields["model_version"] or -1))}
+                return {"ready": models.is_ready(model, version_number(fields["model_version"]))}
         raise Unsupported(f"this server does not have '{name}' for models")
 
     def _answer(self, number: int, name: str, call: Callable[[], Fields]) -> None:

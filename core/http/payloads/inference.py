@@ -17,7 +17,6 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.classification import classified
 from trident.core.frontend.dataplane import ResponsePlan, one_response
-from trident.core.frontend.request import LATEST
 from trident.core.http.body import body_too_large, choose, parse_json
 from trident.core.http.dataplane import (
     complete,
@@ -47,7 +46,7 @@ from trident.core.http.payloads.payload import (
 )
 from trident.core.http.reply import Environ, Reply
 from trident.core.http.v2_request import decode_request, read_json_parameters
-from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.request import LATEST, InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
 

@@ -13,11 +13,11 @@ from trident.adapters.common.platform import Evidence, Host, Platform, PlatformS
 from trident.adapters.common.routes import BODY_STATUSES, absent_route, status_in
 from trident.core.frontend.dataplane import one_response
 from trident.core.frontend.default_model import DefaultModel
-from trident.core.frontend.request import LATEST
 from trident.core.http.application import V2Application
 from trident.core.http.dataplane import infer_body, read_body
 from trident.core.http.reply import JSON, Environ, Reply
 from trident.core.http.routes import POST, Route
+from trident.core.inference.request import LATEST
 
 VARIABLE = "SAMPLE_MODELS"
 

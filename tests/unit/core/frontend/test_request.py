@@ -14,7 +14,8 @@ from trident.core.errors import ConfigInvalid, InvalidRequest, ModelCold, ModelL
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.frontend.classification import LARGEST_ITEM, classify, top_indices
 from trident.core.frontend.default_model import DefaultModel
-from trident.core.frontend.request import header_pattern, version_number
+from trident.core.frontend.request import header_pattern
+from trident.core.inference.request import version_number
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array
 from trident.core.lifecycle.state import REGISTERED, IndexEntry, Phase, ServingPhase

@@ -14,7 +14,7 @@ from json import dumps
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
-from .model import Choice, Phase, TritonError, TritonModelException, running_model, text_of
+from .model import Choice, Phase, TritonError, TritonModelException, running_model, text_of, truth_of
 from .server import ResponseStream, current
 from .tensor import Tensor
 from .wire import from_json
@@ -536,7 +536,7 @@ class ResponseIterator:
             response = None if self._ended else self._stream.next()
             if response is None:
                 self._ended = True
-                raise StopIteration
+                raise StopIteration("Iteration is done for the responses.")
             self._responses.append(response)
         response = self._responses[self._at]
         self._at += 1
@@ -590,8 +590,7 @@ def _is_executing() -> bool:
 
 
 def _send(request: InferenceRequest, decoupled: bool, within: bool) -> ResponseStream:
-    if not isinstance(decoupled, bool):
-        raise TypeError(f"the argument 'decoupled' must be a bool, not {type(decoupled).__name__}")
+    decoupled = truth_of(decoupled, "decoupled")
     if running_model().phase is not Phase.SERVING:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
     # A request that arrived here is sent to this model.

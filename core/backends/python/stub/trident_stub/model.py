@@ -284,6 +284,13 @@ def text_of(value: object, what: str) -> str:
         raise ValueError(f"{what} must be text, and the bytes {bytes(value)!r} are not UTF-8: {error.reason}") from None
 
 
+def truth_of(value: object, name: str) -> bool:
+    """Return whether the argument `name` is true, as Triton's library takes it. Raises TypeError for None."""
+    if value is None:
+        raise TypeError(f"the argument '{name}' must be a bool, not None")
+    return bool(value)
+
+
 _LIBRARY = os.path.dirname(__file__)
 _IMPORTLIB = os.path.join("importlib", "__init__.py")
 # Folders of code that may stand between the library and the model.

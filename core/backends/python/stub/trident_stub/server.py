@@ -19,7 +19,7 @@ from collections import deque
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
-from .model import Choice, TritonModelException, text_of
+from .model import Choice, TritonModelException, text_of, truth_of
 
 if TYPE_CHECKING:
     from .inference import InferenceRequest, InferenceResponse
@@ -277,6 +277,11 @@ def load_model(
     """
     fields = {"model_name": text_of(model_name, "'model_name'"), "config": text_of(config, "'config'")}
     encoded = {}
+    if files is not None and not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{fields['model_name']}', files should be a dictionary of file paths and file "
+            "contents"
+        )
     for path, content in (files or {}).items():
         _check(f"files[{path!r}]", content, bytes)
         encoded[text_of(path, "'files'")] = base64.b64encode(content).decode()
@@ -285,21 +290,20 @@ def load_model(
 
 def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> None:
     """Begin to unload a model. Raises TritonModelException with the reason."""
-    _check("unload_dependents", unload_dependents, bool)
-    fields = {"model_name": text_of(model_name, "'model_name'"), "unload_dependents": unload_dependents}
+    fields = {
+        "model_name": text_of(model_name, "'model_name'"),
+        "unload_dependents": truth_of(unload_dependents, "unload_dependents"),
+    }
     _call("Failed to unload model: ", "unload_model", fields)
 
 
 def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
     """Return True if a model serves, in that version or in any. Raises TritonModelException for an invalid version."""
-    model_name, model_version = text_of(model_name, "'model_name'"), text_of(model_version, "'model_version'")
-    prefix = "Failed to check model readiness: "
-    if model_version and not (model_version.isascii() and model_version.isdigit() and int(model_version) > 0):
-        raise TritonModelException(
-            f"{prefix}failed to get model version from specified version string '{model_version}': "
-            "it must be an integer greater than 0"
-        )
-    answer = _call(prefix, "is_model_ready", {"model_name": model_name, "model_version": model_version})
+    fields = {
+        "model_name": text_of(model_name, "'model_name'"),
+        "model_version": text_of(model_version, "'model_version'"),
+    }
+    answer = _call("Failed to check model readiness: ", "is_model_ready", fields)
     return bool(answer["ready"])
 
 

@@ -215,8 +215,8 @@ def request_() -> InferenceRequest:
 
 
 def test_decoupled_must_be_a_bool(request_: InferenceRequest) -> None:
-    with pytest.raises(TypeError, match="must be a bool, not int"):
-        request_.exec(1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="must be a bool, not None"):
+        request_.exec(None)  # type: ignore[arg-type]
 
 
 def test_responses_can_be_iterated_again(memory_server: MemoryServer, request_: InferenceRequest) -> None:
@@ -301,12 +301,6 @@ def test_refused_calls_have_tritons_prefix(
     with pytest.raises(TritonModelException) as caught:
         call("m")
     assert str(caught.value) == f"{prefix}why"
-
-
-@pytest.mark.parametrize("version", ["0", "-1", "a", "1.0", "\u0661"])
-def test_versions_are_positive_integers(version: str) -> None:
-    with pytest.raises(TritonModelException, match=r"^Failed to check model readiness: .*an integer greater than 0$"):
-        is_model_ready("m", version)
 
 
 # --- texts in bytes
