@@ -212,7 +212,7 @@ def values(server: ServerProcess, expressions: list[str], model: str = "code", *
     answered = http(server, "POST", f"/v2/models/{model}/infer", document)
     if answered["status"] != 200:
         return {"failed": answered}
-    return dict(zip(expressions, answered["body"]["outputs"][0]["data"], strict=True))
+    return dict(zip(expressions, without_places(answered["body"]["outputs"][0]["data"]), strict=True))
 
 
 def run(server: ServerProcess, code: str, model: str = "code", call: str = "infer", **more: Any) -> Any:
