@@ -116,6 +116,11 @@ def byte_level(**settings: Any) -> dict[str, Any]:
     return tokens(**named, **settings)
 
 
+ENDS = {
+    "bos_token": "[CLS]",
+    "eos_token": "[SEP]",
+    "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+}
 BYTES = "anna is in paris and a cat sat on the sofa . who has been there ?"
 PROMPTS = {"prompts": {"query": "ask this: ", "document": ""}, "default_prompt_name": "query"}
 CAT, LONG, MANY = "a cat sat", "the cat sat on the mat . who has a blue book ?", "a cat sat on the mat"
@@ -251,6 +256,39 @@ ROWS: tuple[Row, ...] = (
             "config.json": {"tokenizer_class": "RobertaTokenizer"},
         },
     ),
+    *(
+        embedder(
+            f"named tokens, {name}", *("a [MASK] cat", "a  cats book", "(cat)s unhappy"), tokenizer="without added",
+            files=files,
+        )
+        for name, files in (
+            ("by the class", {"tokenizer_config.json": {"": {"tokenizer_class": "BertTokenizer"}}}),
+            ("by the model", {"tokenizer_config.json": {"": {}}}),
+            ("by the settings", tokens(tokenizer_class="PreTrainedTokenizerFast", sep_token="cat", eos_token="book")),
+            (
+                "with properties",
+                tokens(tokenizer_class="PreTrainedTokenizerFast", sep_token={
+                    "__type": "AddedToken", "content": "cat", "lstrip": True, "rstrip": True, "single_word": True,
+                    "normalized": False,
+                }),
+            ),
+            ("by names of its own", tokens(tokenizer_class="PreTrainedTokenizerFast", image_token="cat")),
+            (
+                "of the map",
+                {
+                    **tokens(tokenizer_class="PreTrainedTokenizerFast", sep_token="un"),
+                    "special_tokens_map.json": {"sep_token": {"content": "cat", "single_word": True}},
+                },
+            ),
+            (
+                "of a map that is too old",
+                {
+                    **tokens(tokenizer_class="PreTrainedTokenizerFast", added_tokens_decoder={}),
+                    "special_tokens_map.json": {"sep_token": "cat"},
+                },
+            ),
+        )
+    ),
     embedder("max_seq_length", MANY, files={**tokens(model_max_length=4), **sentence(max_seq_length=64)}),
     embedder("model_max_length", MANY, files=tokens(model_max_length=4)),
     embedder("truncate_dim", CAT, files={"config_sentence_transformers.json": {"truncate_dim": 3}}),
@@ -282,6 +320,24 @@ ROWS: tuple[Row, ...] = (
         tokenizer="untyped pieces", files=tokens(
             tokenizer_class="AlbertTokenizer", model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         ),
+    ),
+    *(
+        pipeline(
+            f"pairs of {kind}{name}", "classifier", CLASSIFY, {"text": [CAT], "text_pair": ["a sat"]}, top_k=None,
+            tokenizer=made, files=tokens(tokenizer_class=f"{kind}Tokenizer", **{**ENDS, **settings}),
+        )
+        for kind, made, name, settings in (
+            ("MPNet", "words", "", {}),
+            ("MPNet", "bare", " without a processor", {}),
+            ("MPNet", "words", " with other tokens", {"cls_token": "cat", "sep_token": "[MASK]"}),
+            ("Roberta", "bytes", " with other tokens", {"cls_token": "[MASK]", "sep_token": "[PAD]"}),
+            ("XLMRoberta", "pieces", "", {}),
+            ("XLMRoberta", "pieces", " with other tokens", {"bos_token": "[MASK]", "eos_token": "[PAD]"}),
+            ("Camembert", "pieces", "", {}),
+            ("DebertaV2", "untyped pieces", "", {}),
+            ("Deberta", "bytes", " with a space", {"add_prefix_space": True}),
+            ("T5", "pieces", "", {}),
+        )
     ),
     pipeline(
         "second text that is empty", "classifier", CLASSIFY, {"text": [CAT, CAT], "text_pair": ["", "a"]}, top_k=None,
@@ -476,7 +532,7 @@ def write_folder(folder: Path, row: Row) -> Path:
             elif name == "Dropout":
                 plain[f"{path}/config.json"] = {"dropout": 0.1}
     for name, settings in row.files.items():
-        plain[name] = {**plain.get(name, {}), **settings}
+        plain[name] = settings if "" in settings else {**plain.get(name, {}), **settings}
     for name, content in plain.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(content.get("", content)))
@@ -512,6 +568,12 @@ def bare_tokenizer(lowercase: bool) -> Any:
     made = tokenizer(lowercase)
     made.post_processor = None
     return made
+
+
+def plain_tokenizer(lowercase: bool) -> Any:
+    """The same without added tokens: the special ones are words."""
+    written = json.loads(tokenizer(lowercase).to_str())
+    return Tokenizer.from_str(json.dumps({**written, "added_tokens": []}))
 
 
 def byte_tokenizer(lowercase: bool) -> Any:
@@ -554,6 +616,7 @@ TOKENIZERS = {
     "words": tokenizer,
     "cut": cut_tokenizer,
     "bare": bare_tokenizer,
+    "without added": plain_tokenizer,
     "bytes": byte_tokenizer,
     "pieces": piece_tokenizer,
     "untyped pieces": untyped_piece_tokenizer,

@@ -122,11 +122,46 @@ _PLAIN_CALLS: Mapping[str, tuple[Any, ...]] = {
 }
 # Tokenizers that transformers builds anew from these settings of tokenizer_config.json, whatever tokenizer.json says.
 _BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "ConvBertTokenizer", "MPNetTokenizer"}
-_BERT_MODELS = {"bert", "distilbert", "electra", "convbert", "mpnet", "nomic_bert", "megatron-bert", "ernie", "nezha"}
 # Tokenizers that put a space before a text as `add_prefix_space` says, whatever tokenizer.json says.
 _BYTE_TOKENIZERS = {"RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"}
 # Tokenizers of pieces whose spaces, accents and case are as the settings say, whatever tokenizer.json says.
 _PIECE_TOKENIZERS = {"AlbertTokenizer", "RemBertTokenizer"}
+# The tokenizers of models whose files name none.
+_MODEL_TOKENIZERS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("bert", "distilbert", "electra", "convbert", "nomic_bert", "megatron-bert", "ernie", "nezha"), "BertTokenizer"
+    ),
+    **dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer"),
+    "mpnet": "MPNetTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "deberta": "DebertaTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
+    "t5": "T5Tokenizer",
+}
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# Special tokens that a tokenizer has by its class, as `_NAMED` orders them; none where it has no such token.
+_BERT_NAMES = ("", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
+_DEBERTA_NAMES = ("[CLS]", "[SEP]", *_BERT_NAMES[2:])
+_ALBERT_NAMES = ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]")
+_ROBERTA_NAMES = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
+# Of these classes the names, and what goes around one text and around two, by name and with the type.
+_BERT_ENDS = ("cls $A sep", "cls $A sep $B:1 sep:1")
+_ROBERTA_ENDS = ("cls $A sep", "cls $A sep sep $B sep")
+_BOS_ENDS = ("bos $A eos", "bos $A eos eos $B eos")
+_CLASSES: Mapping[str, tuple[Sequence[str], tuple[str, str]]] = {
+    **dict.fromkeys(_BERT_TOKENIZERS, (_BERT_NAMES, _BERT_ENDS)),
+    **dict.fromkeys(_BYTE_TOKENIZERS - {"GPT2Tokenizer"}, (_ROBERTA_NAMES, _ROBERTA_ENDS)),
+    **dict.fromkeys(_PIECE_TOKENIZERS, (_ALBERT_NAMES, _BERT_ENDS)),
+    "MPNetTokenizer": (("<s>", "</s>", "[UNK]", *_ROBERTA_NAMES[3:]), _ROBERTA_ENDS),
+    "XLMRobertaTokenizer": (_ROBERTA_NAMES, _BOS_ENDS),
+    "CamembertTokenizer": (_ROBERTA_NAMES, _BOS_ENDS),
+    "DebertaTokenizer": (_DEBERTA_NAMES, _ROBERTA_ENDS),
+    "DebertaV2Tokenizer": (_DEBERTA_NAMES, _BERT_ENDS),
+    "T5Tokenizer": (("", "</s>", "<unk>", "", "<pad>", "", ""), ("$A eos", "$A eos $B eos")),
+}
+# Tokenizers whose mask takes the space before it.
+_MASK_TAKES_SPACE = {"MPNetTokenizer", "CamembertTokenizer"}
 # Tokenizers that begin and end a text as `add_bos_token` and `add_eos_token` say.
 _BOS_TOKENIZERS = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}
 _Choice = TypeVar("_Choice", bound=Enum)
@@ -207,9 +242,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     written = read(inner + TOKENIZER)
     for side, section in (("truncation_side", "truncation"), ("padding_side", "padding")):
         tokenizer.setdefault(side, str((written.get(section) or {}).get("direction", "right")).lower())
-    tokens = read(f"{inner}special_tokens_map.json", required=False)
-    # The map is older than the list of added tokens.
-    tokens = tokens | tokenizer if "added_tokens_decoder" in tokenizer else tokenizer | tokens
+    tokens = _named_tokens(tokenizer, partial(_read_json, folder / inner, name))
     kind = _tokenizer_kind(tokenizer)
     if unused := sorted(key for key in sentence.keys() - _PLAIN_SETTINGS if sentence[key]):
         _log.warning("model '%s': these settings of sentence-transformers have no effect: %s", name, ", ".join(unused))
@@ -314,8 +347,7 @@ def read_tokenizer(model: TextModel) -> Any:
     if not has_processor:  # without one the fast encoding has no types for the second text of a pair
         tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
     kind = _tokenizer_kind(settings)
-    is_bert = kind in _BERT_TOKENIZERS or (not kind and read(CONFIG).get("model_type") in _BERT_MODELS)
-    if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+    if kind in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         tokenizer.normalizer = normalizers.BertNormalizer(
             clean_text=True,
             handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
@@ -323,14 +355,9 @@ def read_tokenizer(model: TextModel) -> Any:
             lowercase=settings.get("do_lower_case", True),
         )
         tokenizer.decoder = decoders.WordPiece()
-    is_processed = kind == "RemBertTokenizer" or (kind == "AlbertTokenizer" and not has_processor)
-    if (is_bert and kind != "MPNetTokenizer") or is_processed:
-        first, last = _token(settings.get("cls_token", "[CLS]")), _token(settings.get("sep_token", "[SEP]"))
-        ids = {token: tokenizer.token_to_id(token) for token in (first, last)}
-        if tokenizer.post_processor is not None and None not in ids.values():
-            tokenizer.post_processor = processors.TemplateProcessing(
-                single=[first, "$A", last], pair=[first, "$A", last, "$B:1", f"{last}:1"], special_tokens=[*ids.items()]
-            )
+    # An Albert's is made before that of the file is read.
+    if kind in _CLASSES and not (kind == "AlbertTokenizer" and has_processor):
+        tokenizer.post_processor = _processor_of(kind, tokenizer, _named_tokens(settings, read), settings)
     if kind in _PIECE_TOKENIZERS:
         tokenizer.normalizer = _normalizer_of_pieces(tokenizer, settings, is_albert=kind == "AlbertTokenizer")
         pieces = pre_tokenizers.Metaspace(
@@ -344,14 +371,11 @@ def read_tokenizer(model: TextModel) -> Any:
             hint="transformers 4 ignores it, and transformers 5 does not: leave it out of tokenizer_config.json",
             model=model.name,
         )
-    if kind in _BYTE_TOKENIZERS and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
+    if kind in _BYTE_TOKENIZERS | {"DebertaTokenizer"} and isinstance(
+        tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel
+    ):
         adds = bool(settings.get("add_prefix_space"))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(adds, use_regex=tokenizer.pre_tokenizer.use_regex)
-        state = json.loads(tokenizer.post_processor.__getstate__()) if tokenizer.post_processor else {}
-        if state.get("type") == "RobertaProcessing":
-            trims = bool(settings.get("trim_offsets", True))
-            sep, cls = tuple(state["sep"]), tuple(state["cls"])
-            tokenizer.post_processor = processors.RobertaProcessing(sep, cls, trims, adds)
     if kind in _BOS_TOKENIZERS and ("add_bos_token" in settings or "add_eos_token" in settings):
         first = _token(settings.get("bos_token")) if settings.get("add_bos_token", True) else ""
         last = _token(settings.get("eos_token")) if settings.get("add_eos_token") else ""
@@ -367,9 +391,45 @@ def read_tokenizer(model: TextModel) -> Any:
     return tokenizer
 
 
+def _processor_of(kind: str, tokenizer: Any, tokens: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+    """Put special tokens around a text as the class `kind` of transformers does, whatever tokenizer.json says."""
+    names = {name.removesuffix("_token"): _token(value) for name, value in tokens.items()}
+    ends = _CLASSES[kind][1]
+    found = {names.get(each.partition(":")[0], "") for each in " ".join(ends).split() if not each.startswith("$")}
+    ids = {text: tokenizer.token_to_id(text) for text in found}
+    if None in ids.values():  # the folder says that there is none
+        return tokenizer.post_processor
+    if kind in _BYTE_TOKENIZERS:
+        first, last = names["cls"], names["sep"]
+        trims, adds = bool(settings.get("trim_offsets", True)), bool(settings.get("add_prefix_space"))
+        return processors.RobertaProcessing((last, ids[last]), (first, ids[first]), trims, adds)
+    single, pair = (
+        [":".join([names.get(name, name), *kinds]) for name, *kinds in (each.split(":") for each in end.split())]
+        for end in ends
+    )
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=[*ids.items()])
+
+
+def _named_tokens(settings: Mapping[str, Any], read: Callable[..., Any]) -> dict[str, Any]:
+    """The special tokens that have names, by the class and the files of the folder."""
+    kind = _tokenizer_kind(settings)
+    by_class = _CLASSES[kind][0] if kind in _CLASSES else ()
+    found: dict[str, Any] = {**dict.fromkeys(_NAMED), **dict(zip(_NAMED, by_class, strict=False))}
+    found |= {name: value for name, value in settings.items() if name.endswith("_token") and _token(value)}
+    found |= {name: None for name in _NAMED if name in settings and settings[name] is None}
+    if "added_tokens_decoder" not in settings:  # which is newer than the map
+        for name, value in read("special_tokens_map.json", required=False).items():
+            if name.endswith("_token"):
+                found[name] = {**value, "special": True} if isinstance(value, dict) else value
+    mask = found["mask_token"]
+    if kind in _MASK_TAKES_SPACE and isinstance(mask, str):
+        found["mask_token"] = {"content": mask, "lstrip": True}
+    return {name: value for name, value in found.items() if isinstance(value, str | dict) and _token(value)}
+
+
 def _add_tokens(tokenizer: Any, settings: Mapping[str, Any], read: Callable[..., Any]) -> None:
     """Add the tokens that the folder names beside those of tokenizer.json, as transformers does."""
-    named = _extra_tokens(settings)
+    extra = _extra_tokens(settings)
     written = settings.get("added_tokens_decoder")
     if isinstance(written, dict):
         made = [_added(each) for _, each in sorted(written.items(), key=lambda row: int(row[0]))]
@@ -377,12 +437,15 @@ def _add_tokens(tokenizer: Any, settings: Mapping[str, Any], read: Callable[...,
         others = read("added_tokens.json", required=False)
         made = [AddedToken(each, normalized=True) for each in sorted(others, key=others.__getitem__)]
         older = read("special_tokens_map.json", required=False)
-        if not named or "extra_special_tokens" in older:
-            named += _extra_tokens(older)
+        if not extra or "extra_special_tokens" in older:
+            extra += _extra_tokens(older)
     known = [*tokenizer.get_added_tokens_decoder().values()]
     made = [each for each in made if each not in known]
     contents = {each.content for each in (*known, *made)}
-    made += [each for each in map(_added, named) if each.content not in contents]
+    named = [_added(each) for each in _named_tokens(settings, read).values()]
+    for each in named:
+        each.special = True
+    made += [each for each in (*named, *map(_added, extra)) if each.content not in contents]
     for each in made:
         (tokenizer.add_special_tokens if each.special else tokenizer.add_tokens)([each])
 
@@ -422,7 +485,9 @@ def _settings_of(read: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, An
     sentence: dict[str, Any] = next(filter(None, found), {})
     tokenizer = read("tokenizer_config.json", required=False)
     if not tokenizer.get("tokenizer_class"):
-        tokenizer = {**tokenizer, "tokenizer_class": read(CONFIG, required=False).get("tokenizer_class")}
+        config = read(CONFIG, required=False)
+        by_model = _MODEL_TOKENIZERS.get(str(config.get("model_type")))
+        tokenizer = {**tokenizer, "tokenizer_class": config.get("tokenizer_class") or by_model}
     return sentence, {**tokenizer, **(sentence.get("processor_kwargs") or sentence.get("tokenizer_args") or {})}
 
 
