@@ -578,6 +578,7 @@ def _placed(regions: Regions, places: Mapping[str, _Place], response: InferenceR
         id=response.id,
         parameters=response.parameters,
         final=response.final,
+        is_end=response.is_end,
     )
     placed.times = response.times
     return placed

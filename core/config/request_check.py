@@ -223,11 +223,15 @@ class RequestValidator:
             )
         shape = tensor.shape
         dims = shape[1:] if self._has_batch(expected) else shape
-        if min(shape, default=0) < 0:
-            raise self._unspecified(request, tensor)
-        if dims != expected.dims and not (
-            len(dims) == len(expected.dims) and all(e in (-1, d) for d, e in zip(dims, expected.dims, strict=True))
-        ):
+        fits = len(dims) == len(expected.dims)
+        if fits:
+            for dim, wanted in zip(dims, expected.dims, strict=True):
+                if dim == -1 or (dim < 0 and wanted == -1):
+                    raise self._unspecified(request, tensor)
+                if wanted not in (-1, dim):
+                    fits = False
+                    break
+        if not fits:
             full = (-1, *expected.dims) if self._has_batch(expected) else expected.dims
             raise InvalidRequest(
                 f"{request.log_prefix}unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "

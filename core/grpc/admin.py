@@ -233,7 +233,7 @@ def log_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     """The settings, after the changes of the call."""
     given = parse("LogSettingsRequest", message).settings
     kinds = {name: value.WhichOneof(_CHOICE) for name, value in given.items()}
-    wanted = {name: getattr(given[name], kind) for name, kind in kinds.items() if kind is not None}
+    wanted = {name: None if kind is None else getattr(given[name], kind) for name, kind in kinds.items()}
     kinds_read = _of_type(bool, "boolean"), _of_type(int, "int32"), _of_type(str, "string")
     for levels in changed_settings(wanted, *kinds_read, before_name=""):
         front_end.bridge.run(front_end.engine.change_log, levels)

@@ -29,6 +29,7 @@ from trident.core.grpc.headers import (
     Method,
     RequestHead,
     is_custom,
+    metadata_value,
     read_head,
     with_volatile,
 )
@@ -172,7 +173,7 @@ class GrpcApplication(Application):
         pattern = front_end.options.header_pattern
         if pattern is not None:
             head.forwarded = tuple(
-                (name.decode("latin-1"), value.decode("utf-8", "replace"))
+                (name.decode("latin-1"), metadata_value(name, value).decode("utf-8", "replace"))
                 for name, value in head.metadata.fields
                 if is_custom(name) and pattern.matches(name.decode("latin-1"))
             )
@@ -185,10 +186,12 @@ _SERVING, _NOT_SERVING = 1, 2
 
 
 def server_live(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    _check_empty(message)
     return _flag(_unless_exiting(front_end, front_end.engine.is_live()))
 
 
 def server_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    _check_empty(message)
     return _flag(_unless_exiting(front_end, front_end.engine.is_ready()))
 
 
@@ -205,7 +208,15 @@ def model_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 
 def check(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     """Whatever service it asks for: the answer is about the server."""
+    if message:
+        parse("ModelReadyRequest", message)  # its name is the service of a HealthCheckRequest
     return _serving_status(_unless_exiting(front_end, front_end.engine.is_ready()))
+
+
+def _check_empty(message: Buffer) -> None:
+    """Raises MalformedMessage. An empty message, which nearly all clients send, does not need protobuf."""
+    if message:
+        parse("ServerLiveRequest", message)
 
 
 def _unless_exiting(front_end: GrpcFrontEnd, state: bool) -> bool:

@@ -440,7 +440,7 @@ Rpc = Callable[[GrpcFrontEnd, Buffer], bytes]
 
 
 class RpcCall(UnaryCall):
-    """A call that `rpc` serves: in a greenlet, after protobuf was loaded, if it `waits`."""
+    """A call that `rpc` serves: in a greenlet, after protobuf was loaded, if it `waits` or its message has fields."""
 
     __slots__ = ("_rpc", "_waits")
 
@@ -450,15 +450,17 @@ class RpcCall(UnaryCall):
         self._waits = waits
 
     def serve(self, message: Buffer) -> None:
-        if self._waits:
-            self.spawn(self._answer, message)
+        if self._waits or len(message):
+            self.spawn(self._answer_waiting, message)
         else:
             self.busy += 1
             self.run(self._answer, message)
 
+    def _answer_waiting(self, message: Buffer) -> None:
+        self.front_end.load()
+        self._answer(message)
+
     def _answer(self, message: Buffer) -> None:
-        if self._waits:
-            self.front_end.load()
         if not self.ended:
             answer = self._rpc(self.front_end, message)
             self.reply((answer,), len(answer))

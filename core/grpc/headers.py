@@ -5,6 +5,7 @@ Source: gRPC's `PROTOCOL-HTTP2.md`; docs/spec/grpc.md sections 2 and 6.
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -134,6 +135,16 @@ class Metadata:
 def is_custom(name: bytes) -> bool:
     """Return true for a field of the caller's own, false for one of HTTP/2 or gRPC."""
     return name not in _RESERVED and not name.startswith(_RESERVED_PREFIXES)
+
+
+def metadata_value(name: bytes, value: bytes) -> bytes:
+    """The value that the caller gave to a field: one whose name ends with -bin is sent in base64, often unpadded."""
+    if not name.endswith(b"-bin"):
+        return value
+    try:
+        return binascii.a2b_base64(value + b"=" * (-len(value) % 4))
+    except binascii.Error:
+        return value
 
 
 # Callers add fields for tracing, too, each with a value of its own.

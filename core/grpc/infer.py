@@ -448,7 +448,7 @@ class StreamInferCall(Call):
         if response.error is not None:
             response.error.model = response.model_name
             return self._failed(request, response.id, response.error, response.origin)
-        if request.is_decoupled and response.final and not response.outputs:
+        if request.is_decoupled and response.is_end:
             plan = decoded.plan
             if not plan.empty_final:
                 return None

@@ -136,7 +136,7 @@ def _only_response(
             environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version, response.times)
             if response.error is not None:
                 raise response.error
-            if not is_empty(response):
+            if not response.is_end:
                 if only is not None:
                     raise _not_one(model)
                 only = response
@@ -224,7 +224,7 @@ class EventBody:
         note_traces(self._environ, (first,))
         self._environ[INFERENCE_KEY] = InferenceNote(first.model_name, first.model_version)
         error, text = first.error, b""
-        if error is None and not is_empty(first):
+        if error is None and not first.is_end:
             try:
                 text = event(self._encode(first))
             except ServerError as refusal:
@@ -256,7 +256,7 @@ class EventBody:
         self._stream.cancel()
 
     def _events(self, responses: list[InferenceResponse]) -> bytes:
-        return b"".join([self._event(response) for response in responses if not is_empty(response)])
+        return b"".join([self._event(response) for response in responses if not response.is_end])
 
     def _event(self, response: InferenceResponse) -> bytes:
         try:
@@ -272,11 +272,6 @@ class EventBody:
     def _note(self, last: InferenceResponse) -> None:
         if last.final and last.times is not None:
             note_inference(self._environ, (last,))
-
-
-def is_empty(response: InferenceResponse) -> bool:
-    """True if the response is only the end of the responses."""
-    return response.final and response.error is None and not response.outputs and not response.parameters
 
 
 # --- the request: members with the name of an input are tensors, all others parameters. The shape of a tensor follows

@@ -120,7 +120,8 @@ class Origin(Enum):
 class InferenceResponse:
     """One response to a request: outputs or an error. `final` is false while more may follow (decoupled models).
 
-    `origin` is that of the error; it means nothing without one.
+    `origin` is that of the error; it means nothing without one. `is_end` if it says only that there are no more
+    responses: then it is final, and has neither outputs, an error nor parameters.
     `times` is None unless the engine was asked to note them; a response with an error has none. `trace` is the number
     of the request's trace, 0 unless it is traced.
     """
@@ -129,6 +130,7 @@ class InferenceResponse:
         "error",
         "final",
         "id",
+        "is_end",
         "model_name",
         "model_version",
         "origin",
@@ -149,6 +151,7 @@ class InferenceResponse:
         error: ServerError | None = None,
         origin: Origin = Origin.FAILED,
         final: bool = True,
+        is_end: bool = False,
     ) -> None:
         self.model_name = model_name
         self.model_version = model_version
@@ -158,6 +161,7 @@ class InferenceResponse:
         self.error = error
         self.origin = origin
         self.final = final
+        self.is_end = is_end
         self.times: InferenceTimes | None = None
         self.trace = 0
 

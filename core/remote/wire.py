@@ -65,6 +65,7 @@ TO_FRONT_END = frozenset((STATE, RESPONSE, RESULT))
 
 FINAL = 1
 FAILED = 2
+END = 4
 STREAMED = 1
 TIMED = 2
 
@@ -364,7 +365,7 @@ class ResponseEncoder:
         """The frame. Raises what the outputs raise, and TypeError for a value that JSON cannot hold."""
         if response.error is not None:
             return failed_response(response, response.error, number, response.origin)
-        flags = FINAL if response.final else 0
+        flags = (FINAL if response.final else 0) | (END if response.is_end else 0)
         packed = response.outputs
         if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
             key = (packed.layout, response.model_name, response.model_version)
@@ -458,6 +459,7 @@ class ResponseDecoder:
             id=request_id,
             parameters=meta.parameters.copy() if meta.parameters else None,
             final=bool(flags & FINAL),
+            is_end=bool(flags & END),
         )
         if flags & FAILED:
             origin, error = meta.failure

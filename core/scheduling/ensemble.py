@@ -230,7 +230,7 @@ class EnsembleScheduler:
 
     def empty_response(self, request: EnsembleRequest) -> InferenceResponse:
         """The last response of a decoupled ensemble, which only says that it is the last."""
-        return InferenceResponse(self._spec.name, self._spec.version, [], id=request.pending.request.id)
+        return InferenceResponse(self._spec.name, self._spec.version, [], id=request.pending.request.id, is_end=True)
 
     def count(self, request: EnsembleRequest, response: InferenceResponse, first_ns: int = 0) -> None:
         """Count a request that succeeded, and add the times of its steps to its final response.

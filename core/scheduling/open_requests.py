@@ -195,6 +195,7 @@ class OpenRequest:
             parameters=parameters,
             error=error,
             final=final,
+            is_end=outputs is None and error is None,
         )
         if error is not None:
             response.origin = pending.origin_of(error)

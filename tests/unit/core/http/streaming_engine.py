@@ -27,8 +27,8 @@ def failed(error: ServerError, *, final: bool = False, origin: Origin = Origin.F
 
 
 def end() -> InferenceResponse:
-    """The empty final response."""
-    return InferenceResponse("simple", 3, [])
+    """The end of the responses, which is no response itself."""
+    return InferenceResponse("simple", 3, [], is_end=True)
 
 
 class StreamingEngine(FakeEngine):

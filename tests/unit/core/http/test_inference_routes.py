@@ -135,6 +135,12 @@ def test_a_later_error_is_an_event() -> None:
     assert (answer.status_code, answer.data) == (200, event_of("a") + event_of("b") + ERROR)
 
 
+def test_a_last_response_without_outputs_is_an_event() -> None:
+    _, client = streaming(said("a"), InferenceResponse("simple", 3, []))
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
+    assert answer.data == event_of("a") + b'data: {"model_name":"simple","model_version":"3"}\n\n'
+
+
 @pytest.mark.parametrize(
     ("response", "status", "body"),
     [
