@@ -581,6 +581,61 @@ def ask_requests(server: ServerProcess) -> Answers:
     return answers | {f"made, {name}": found.get(expression, found) for name, expression in expressions.items()}
 
 
+def ask_config(server: ServerProcess) -> Answers:
+    """The configuration that `auto_complete_config` gets, and what its setters refuse."""
+    tensor = {"name": "A", "data_type": "TYPE_FP32", "dims": [4]}
+    empty = {"name": "B", "data_type": "TYPE_INVALID", "dims": []}
+    plain = {
+        "name": "m",
+        "max_batch_size": 4,
+        "input": [tensor | {"optional": False}, empty],
+        "output": [tensor, empty],
+    }
+    made = "kept.update(config=pb_utils.ModelConfig(json.dumps({})))".format
+    call = "kept['config'].{}".format
+    added = [
+        "{}",
+        "{'name': 'C'}",
+        "{'name': 'C', 'data_type': 'TYPE_INT8'}",
+        "{'data_type': 'TYPE_INT8', 'dims': [1]}",
+        "{'name': 'C', 'data_type': 'TYPE_INT8', 'dims': [1], 'x': 1}",
+        "{'name': 'C', 'data_type': 'TYPE_INT8', 'dims': [1], 'optional': True}",
+        "{'name': 'C', 'data_type': 'TYPE_INT8', 'dims': [1]}",
+        "{'name': 'A', 'data_type': 'TYPE_INT8', 'dims': [4]}",
+        "{'name': 'A', 'data_type': 'TYPE_FP32', 'dims': [5]}",
+        "{'name': 'A', 'data_type': 'TYPE_FP32', 'dims': [4], 'optional': True}",
+        "{'name': 'A', 'data_type': 'TYPE_FP32', 'dims': [4]}",
+        "{'name': 'B', 'data_type': 'TYPE_FP32', 'dims': [-1, 2]}",
+        "{'name': 'D', 'data_type': 'wrong', 'dims': 'wrong'}",
+    ]
+    return values(
+        server,
+        [
+            made(plain),
+            call("set_max_batch_size(2)"),
+            call("set_max_batch_size(4)"),
+            call("set_max_batch_size(8)"),
+            call("set_max_batch_size('x')"),
+            call("set_dynamic_batching()"),
+            *(call(f"add_{side}({each})") for side in ("input", "output") for each in added),
+            call("set_model_transaction_policy({'decoupled': True})"),
+            call("set_model_transaction_policy({'decoupled': False})"),
+            call("set_model_transaction_policy({'x': True})"),
+            call("set_model_transaction_policy({})"),
+            call("as_dict()"),
+            made(plain | {"sequence_batching": {}}),
+            call("set_dynamic_batching() "),
+            made(plain | {"ensemble_scheduling": {}}),
+            call("set_dynamic_batching()  "),
+            made(plain | {"dynamic_batching": {"preferred_batch_size": [2]}}),
+            call("set_dynamic_batching()   "),
+            call("as_dict()['dynamic_batching']"),
+            "pb_utils.ModelConfig('{')",
+            "pb_utils.ModelConfig()",
+        ],
+    )
+
+
 def ask_metrics(server: ServerProcess) -> Answers:
     """Families, metrics, what they refuse, and the page.
 
