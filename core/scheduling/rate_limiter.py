@@ -398,7 +398,10 @@ class InstanceReservations:
 
     @contextmanager
     def held(self, instance: BackendInstance) -> Iterator[None]:
-        """Hold the resources of an execution of `instance`, while no scheduler has it. Blocks until it may execute."""
+        """Hold the resources of an execution of `instance`, while no scheduler has it. Blocks until it may execute.
+
+        The instance's position stays: LOAD_EXECUTIONS count what a load executes.
+        """
         reservation = self.of(instance)
         if reservation is None:
             yield
@@ -408,4 +411,4 @@ class InstanceReservations:
         try:
             yield
         finally:
-            reservation.end()
+            reservation.withdraw()

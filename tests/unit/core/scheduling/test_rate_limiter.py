@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.unit.core.scheduling.scheduler_bench import limit, placed
+from tests.unit.core.scheduling.scheduler_bench import Stub, limit, placed
 from trident.core.config.placement import InstanceLimit, Placement
 from trident.core.errors import ConfigInvalid
 from trident.core.options import ResourceLimit
@@ -17,6 +17,7 @@ from trident.core.scheduling.rate_limiter import (
     LOAD_EXECUTIONS,
     WAITING,
     Bid,
+    InstanceReservations,
     RateLimiter,
     Reservation,
     Resource,
@@ -152,6 +153,17 @@ def test_withdrawn_reservation_frees_its_resources_uncounted() -> None:
     one.withdraw()
     assert [reservation.state for reservation in (one, other, third)] == [IDLE, IDLE, HELD]
     assert (one.position, other.position) == (LOAD_EXECUTIONS, LOAD_EXECUTIONS)
+
+
+def test_executions_of_a_load_leave_the_position() -> None:
+    reservations = InstanceReservations(RateLimiter())
+    instance = Stub(limit=limit(2, r=1))
+    reservations.add(instance, "a")
+    reservation = reservations.of(instance)
+    assert reservation is not None
+    with reservations.held(instance):
+        assert reservation.state is HELD
+    assert (reservation.state, reservation.position) == (IDLE, 2 * LOAD_EXECUTIONS)
 
 
 def test_a_wait_can_be_interrupted() -> None:
