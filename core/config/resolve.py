@@ -604,7 +604,7 @@ def _read_tensor(
         else:
             content = read_file(path)
     except OSError as error:
-        raise ConfigInvalid(f"failed to open file for read {path}: {error.strerror}", model=model) from error
+        raise ConfigInvalid(f"failed to open text file for read {path}: {error.strerror}", model=model) from error
     if datatype is BYTES:
         try:
             elements = unpack_bytes(content, element_count(dims), name=name, model=model, prefix=prefix)

@@ -74,11 +74,11 @@ def test_file_supplies_strings(tmp_path: Path) -> None:
         ),
         (
             'data_type: TYPE_INT64 dims: [ 2 ] input_data_file: "pipe"',
-            "failed to open file for read FOLDER/warmup/pipe: it is not a regular file",
+            "failed to open text file for read FOLDER/warmup/pipe: it is not a regular file",
         ),
         (
             'data_type: TYPE_STRING dims: [ 2 ] input_data_file: "huge"',
-            "failed to open file for read FOLDER/warmup/huge: it has 1099511627776 bytes, and may have 4294967296",
+            "failed to open text file for read FOLDER/warmup/huge: it has 1099511627776 bytes, and may have 4294967296",
         ),
     ],
 )
@@ -139,7 +139,7 @@ def test_data_comes_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("initial", "reason"),
     [
-        ('dims: [ 2, 1 ] data_file: "none"', "failed to open file for read "),
+        ('dims: [ 2, 1 ] data_file: "none"', "failed to open text file for read "),
         ('dims: [ 2, 1 ] data_file: "../../data"', "is outside model directory"),
         (
             'dims: [ 2, 9 ] data_file: "data"',
