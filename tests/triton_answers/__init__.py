@@ -1,9 +1,9 @@
 """Questions that were asked of a real Triton, and its answers.
 
-Each module here but `servers` and `record` is an area: the models that both servers get (`write_models`), their options
-(`OPTIONS`), and functions `ask_…`, which ask a running server and return answers by name. `record` asks Triton and
-writes its answers to `recorded/AREA.json`; `tests/contract/test_triton_answers.py` asks Trident. Where Trident answers
-otherwise on purpose, the area's `OTHERWISE` has the name of the question, the reason, and Trident's answer.
+Each module here but `held`, `servers` and `record` is an area: the models that both servers get (`write_models`), their
+options (`OPTIONS`), and functions `ask_…`, which ask a running server and return answers by name. `record` asks Triton
+and writes its answers to `recorded/AREA.json`; `tests/contract/test_triton_answers.py` asks Trident. Where Trident
+answers otherwise on purpose, the area's `OTHERWISE` has the name of the question, the reason, and Trident's answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
 RECORDED = Path(__file__).parent / "recorded"
-NOT_AREAS = ("record", "servers")
+NOT_AREAS = ("held", "record", "servers")
 
 Answers = dict[str, Any]
 Ask = Callable[[ServerProcess], Answers]
