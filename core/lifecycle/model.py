@@ -57,17 +57,14 @@ def plan_reload(
     """`wanted` are the versions that the policy selects of `new`; `serving` those that are ready, of `old`.
 
     `completed` are the configurations of `old` as the server completed them: clients load what they were shown.
-    `force` reloads although nothing changed (a load request with its own configuration), unless the configurations
-    differ in what can be changed in place only.
+    `force` reloads although nothing of the model changed.
     """
     reload_all = (
-        old is None
+        force
+        or old is None
         or _shared_files(old) != _shared_files(new)
         or not (_are_equivalent([old.config], new.config) or _are_equivalent(completed, new.config))
     )
-    in_place = old is not None and old.config != new.config and not reload_all
-    if force and not in_place:
-        reload_all = True
     load = tuple(
         version
         for version in wanted
@@ -403,9 +400,7 @@ class Model:
             raise self._failed(error, text, InvalidRequest) from error
         content = Content(located.files, prepared.config)
         completed = [version.config for version in self.serving.values() if not is_ensemble(version.config)]
-        plan = plan_reload(
-            self._content, content, wanted, self.serving, completed=completed, force=force or override is not None
-        )
+        plan = plan_reload(self._content, content, wanted, self.serving, completed=completed, force=force)
         self._carry_out(plan, prepared, cause)
         self._content = content
         if plan.load or plan.drop or plan.reconfigure:
@@ -518,7 +513,11 @@ class Model:
                     self._loader.change_instances(prepared, version)
             except ServerError as error:
                 self._keep_what_serves(fresh, [])
-                raise self._not_polled(error) from error
+                reasons = [
+                    f"version {v.version} is at {v.state.current.value} state: {error.reason};" for v in self.attempted
+                ]
+                text = f"load failed for model '{self.key.name}': " + "".join(f"{reason}\n" for reason in reasons)
+                raise self._failed(error, text, InvalidRequest) from error
             finally:
                 self.attempted = ()
         self._swap(fresh, plan, cause)

@@ -6,6 +6,7 @@ Source: docs/spec/repository.md sections 1.4 and 1.6.
 from __future__ import annotations
 
 import errno
+import itertools
 import posixpath
 import shutil
 import tempfile
@@ -24,6 +25,8 @@ _FAULTS_OF_A_PATH = {errno.ENAMETOOLONG: "the name is too long"} | dict.fromkeys
     (errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "a file cannot also be a folder in another file's path"
 )
 _LONGEST_SHOWN = 200
+# Files of another request are others, even with the same names and sizes.
+_REQUESTS = itertools.count()
 # Nested folders; they are made, listed and removed by recursion.
 _DEEPEST = 32
 
@@ -64,7 +67,8 @@ class OverrideSource:
             raise
         # Of two spellings of one path the later has been written.
         sizes = {_relative(path): len(content) for path, content in contents.items()}
-        self._files = tuple(SourceFile(path, size, f"request-{id(self)}") for path, size in sorted(sizes.items()))
+        number = next(_REQUESTS)
+        self._files = tuple(SourceFile(path, size, f"request-{number}") for path, size in sorted(sizes.items()))
 
     def models(self) -> Sequence[str]:
         return [self._model]

@@ -332,6 +332,8 @@ def test_instances_are_added_by_the_published_configuration(repository: Reposito
     assert repository.model.serving[1] is version
     assert repository.backend.loads == ["m:1=1"]
     assert len(version.placements) == 2
+    repository.load(json.dumps(shown))
+    assert repository.model.serving[1] is version
     repository.load(json.dumps({**shown, "max_batch_size": 3}))
     assert repository.backend.loads == ["m:1=1", "m:1=1"]
 
@@ -343,7 +345,9 @@ def test_failed_instance_does_not_change_the_version(repository: Repository) -> 
     before = version.config
     model.limit = 2
     repository.put("config.pbtxt", MORE_INSTANCES)
-    assert repository.failure().message == POLL_FAILURE
+    assert repository.failure().message == (
+        "load failed for model 'm': version 1 is at READY state: Internal: no memory;\n"
+    )
     assert repository.model.problem == "Internal: no memory"
     assert version.config == before
     assert len(version.placements) == 1
