@@ -84,10 +84,6 @@ OTHERWISE: dict[str, tuple[str, Any]] = {
     ),
     "repository: load file bytes": (NEWER, CONFIG_MISSING),
     "repository: load file without config": (NEWER, CONFIG_MISSING),
-    "repository: load file of no version": (
-        "the same text for every load without a version",
-        refused("failed to load 'made2', no version is available", "INTERNAL"),
-    ),
     "repository: load file without a path": (NEWER, refused(OUTSIDE.format("file:", "."))),
     "repository: load file outside": (NEWER, refused(OUTSIDE.format("file:../1/model.onnx", "../1/model.onnx"))),
     "shared_memory: input size 0": (
