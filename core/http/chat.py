@@ -187,10 +187,12 @@ def _compiled(source: str) -> tuple[Any, bool, frozenset[str]]:
     """The template, whether it takes contents in parts, and the names that it reads."""
     # Jinja is imported by the first chat.
     from jinja2 import meta
+    from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import CallBlock, Node
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
 
     class Generation(Extension):
         """`{% generation %}`, which marks for training what the assistant said; here it is only text."""
@@ -205,11 +207,31 @@ def _compiled(source: str) -> tuple[Any, bool, frozenset[str]]:
         def _said(self, caller: Any) -> Any:
             return caller()
 
+    class Names(Namespace):
+        """Refuses names that begin with an underscore, as in transformers 5, where they could reach Python's own."""
+
+        def __init__(*args: Any, **kwargs: Any) -> None:  # `namespace(self=…)` is possible
+            own, *given = args
+            values = dict(*given, **kwargs)
+            for name in values:
+                Names._check(name)
+            Namespace.__init__(own, values)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            Names._check(name)
+            Namespace.__setitem__(self, name, value)
+
+        @staticmethod
+        def _check(name: Any) -> None:
+            if isinstance(name, str) and name.startswith("_"):
+                raise SecurityError(f"a namespace cannot have the name '{name}', which begins with an underscore")
+
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
+    environment.globals["namespace"] = Names
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     tree = environment.parse(source)
     return environment.from_string(source), _takes_parts(tree), frozenset(meta.find_undeclared_variables(tree))

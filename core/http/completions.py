@@ -37,7 +37,7 @@ from trident.core.http.errors import (
 from trident.core.http.front_end import HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
 from trident.core.http.text_routes import flag, openai_error_object, read_object, served_models
-from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of
+from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of, with_allowed_tools
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, bytes_array
@@ -310,6 +310,7 @@ def completed(
     tools: Tools | None = None
     prompts: Sequence[str | list[int]]
     if form.is_chat:
+        body = with_allowed_tools(body)
         config = front_end.bridge.run(front_end.engine.model_config(model.spec.name).parse)
         parameters = {key: value.string_value for key, value in config.parameters.items()}
         prompt = str(front_end.bridge.run(chat_prompt, model.spec.name, parameters, body))

@@ -72,6 +72,34 @@ def form_of(template: str) -> CallForm | None:
     return next((each for each in list(CallForm)[:3] if each.value in template), None)
 
 
+def with_allowed_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body with the tools that its `tool_choice` allows, and the mode as the choice. Raises InvalidRequest."""
+    choice = body.get("tool_choice")
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return body
+    allowed = choice.get("allowed_tools")
+    mode, listed = (allowed.get("mode"), allowed.get("tools")) if isinstance(allowed, dict) else (None, None)
+    if mode not in ("auto", "required") or not isinstance(listed, list) or not listed:
+        raise InvalidRequest(
+            "'allowed_tools' of 'tool_choice' must have 'mode', auto or required, and 'tools', a list with at least one"
+        )
+    names = [_name_of(tool) for tool in listed]
+    tools = body.get("tools")
+    known = {_name_of(tool): tool for tool in tools} if isinstance(tools, list) else {}
+    if unknown := [name for name in names if name is None or name not in known]:
+        raise InvalidRequest(
+            f"'allowed_tools' of 'tool_choice' has {orjson.dumps(unknown[0]).decode()}, which names none of the tools",
+            hint='its tools are {"type": "function", "function": {"name": …}} with names in tools',
+        )
+    return {**body, "tools": [tool for name, tool in known.items() if name in names], "tool_choice": mode}
+
+
+def _name_of(tool: Any) -> str | None:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
 def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools | None:
     """The tools of a chat whose prompt is made by `template`; None if calls stay text. Raises InvalidRequest.
 

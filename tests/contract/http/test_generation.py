@@ -396,6 +396,14 @@ CALL = r'Well\.\n<tool_call>\{"name": "look", "arguments": \{"at": 7\}\}</tool_c
     [
         ({"tool_choice": "required", "parallel_tool_calls": False}, None, "tool_calls"),
         ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, None, "stop"),
+        (
+            {
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": LOOKS}},
+                "parallel_tool_calls": False,
+            },
+            None,
+            "tool_calls",
+        ),
         ({"extra_body": {"guided_regex": CALL}}, "Well.", "tool_calls"),
         (
             {"tool_choice": "required", "parallel_tool_calls": False, "response_format": {"type": "json_object"}},

@@ -112,3 +112,11 @@ def test_arguments_of_calls_keep_integers_of_any_size() -> None:
 def test_a_template_that_cannot_be_read_is_named() -> None:
     with pytest.raises(InvalidRequest, match="the chat template of model 'm' cannot be read"):
         chat_prompt("m", {"chat_template": "{% for %}"}, {"messages": HI})
+
+
+@pytest.mark.parametrize("source", ["{% set n = namespace(_a=1) %}", "{% set n = namespace() %}{% set n._a = 1 %}"])
+def test_namespace_has_no_names_with_an_underscore(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="a namespace cannot have the name '_a'"):
+        chat_prompt("m", {"chat_template": source}, {"messages": HI})
+    fine = source.replace("_a", "self") + "{{ n.self }}"
+    assert chat_prompt("m", {"chat_template": fine}, {"messages": HI}) == "1"

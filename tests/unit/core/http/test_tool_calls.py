@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trident.core.errors import InvalidRequest
-from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of
+from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of, with_allowed_tools
 
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("look", "go")]
 LOOK = '{"name": "look", "arguments": {"at": "}; <é>"}}'
@@ -147,3 +147,28 @@ def test_schema_definitions_are_moved_to_the_root() -> None:
 def test_unsupported_tool_choices_are_refused(members: dict[str, Any], can_guide: bool, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         tools_of(members, "", can_guide)
+
+
+def test_allowed_tools_are_the_tools_of_the_chat() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("look", "go", "stay")]
+    for mode in ("auto", "required"):
+        allowed = {"mode": mode, "tools": [tools[2], tools[0]]}
+        body = {"tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}}
+        assert with_allowed_tools(body) == {"tools": [tools[0], tools[2]], "tool_choice": mode}
+    assert with_allowed_tools({"tools": tools, "tool_choice": "auto"})["tools"] == tools
+
+
+@pytest.mark.parametrize(
+    ("allowed", "message"),
+    [
+        (None, "must have 'mode', auto or required"),
+        ({"mode": "any", "tools": [{"function": {"name": "look"}}]}, "must have 'mode', auto or required"),
+        ({"mode": "auto", "tools": []}, "a list with at least one"),
+        ({"mode": "auto", "tools": [{"function": {"name": "fly"}}]}, 'has "fly", which names none of the tools'),
+        ({"mode": "auto", "tools": ["look"]}, "has null, which names none of the tools"),
+    ],
+)
+def test_allowed_tools_that_are_not_there_are_refused(allowed: object, message: str) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    with pytest.raises(InvalidRequest, match=message):
+        with_allowed_tools({"tools": [{"type": "function", "function": {"name": "look"}}], "tool_choice": choice})
