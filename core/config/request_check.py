@@ -210,6 +210,23 @@ class RequestValidator:
             )
         return batch or 1
 
+    def _check_dims(self, request: InferenceRequest, tensor: InputTensor, dims: Shape, expected: InputSpec) -> None:
+        """The first dimension that is wrong decides the error, as in Triton."""
+        fits = len(dims) == len(expected.dims)
+        for dim, wanted in zip(dims, expected.dims, strict=True) if fits else ():
+            if dim == -1 or (dim < 0 and wanted == -1):
+                raise self._unspecified(request, tensor)
+            if wanted not in (-1, dim):
+                fits = False
+                break
+        if not fits:
+            full = (-1, *expected.dims) if self._has_batch(expected) else expected.dims
+            raise InvalidRequest(
+                f"{request.log_prefix}unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
+                f"Expected {shape_text(full)}, got {shape_text(tensor.shape)}. {_BATCH_NOTE if self._batching else ''}",
+                hint=self._shape_hint(tensor),
+            )
+
     def _check_tensor(
         self, request: InferenceRequest, tensor: InputTensor, expected: InputSpec, batch_size: int
     ) -> None:
@@ -223,21 +240,8 @@ class RequestValidator:
             )
         shape = tensor.shape
         dims = shape[1:] if self._has_batch(expected) else shape
-        fits = len(dims) == len(expected.dims)
-        if fits:
-            for dim, wanted in zip(dims, expected.dims, strict=True):
-                if dim == -1 or (dim < 0 and wanted == -1):
-                    raise self._unspecified(request, tensor)
-                if wanted not in (-1, dim):
-                    fits = False
-                    break
-        if not fits:
-            full = (-1, *expected.dims) if self._has_batch(expected) else expected.dims
-            raise InvalidRequest(
-                f"{request.log_prefix}unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
-                f"Expected {shape_text(full)}, got {shape_text(shape)}. {_BATCH_NOTE if self._batching else ''}",
-                hint=self._shape_hint(tensor),
-            )
+        if dims != expected.dims or -1 in dims:
+            self._check_dims(request, tensor, dims, expected)
         count = self._element_count(tensor, batch_size)
         if not count and prod([dim for dim in shape if dim]) * self._largest_item > MAX_ELEMENTS:
             # numpy multiplies the other dimensions, also those of an array without elements.
