@@ -104,7 +104,10 @@ def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
         index = front_end.bridge.run(front_end.engine.repository_index, False)
         known = ready | {entry.name for entry in index if entry.reason == REGISTERED}
     data = [_model_object(name, is_ready=name in ready) for name in sorted(known)]
-    return json_reply({"object": "list", "data": data, "models": sorted(known)})
+    # Cohere's client reads objects where KServe's reads names.
+    is_cohere = header_of(environ, "x-fern-sdk-name") == "cohere"
+    names = [{"name": name} if is_cohere else name for name in sorted(known)]
+    return json_reply({"object": "list", "data": data, "models": names})
 
 
 def rerank_documents(front_end: HttpFrontEnd, environ: Environ, *, with_documents: bool) -> Reply:

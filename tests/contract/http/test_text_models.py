@@ -309,6 +309,11 @@ def test_lists_and_null_options_are_answered_as_by_pipelines(server: ServerProce
     assert ask("classifier", mixed, top_k=None) == [ask("classifier", [each], top_k=None)[0] for each in mixed]
 
 
+def test_the_client_of_cohere_gets_objects_of_models(server: ServerProcess) -> None:
+    _, _, body = server.request("GET", "/v1/models", headers={"X-Fern-SDK-Name": "cohere"})
+    assert [each["name"] for each in json.loads(body)["models"]] == server.json("GET", "/v1/models")["models"]
+
+
 def test_the_client_of_cohere_gets_vectors_in_several_forms(server: ServerProcess) -> None:
     long = "dog " + "cat " * 40
     asked = {"model": "embedder", "texts": ["cat", long], "input_type": "search_query"}
