@@ -31,10 +31,6 @@ NO_DLPACK = (
 NOT_CREATED = "TritonModelException: Error when creating Metric: "
 REFUSED = "Failed to process the request for model 'code_0_0', message: "
 OTHERWISE: dict[str, tuple[str, Any]] = {
-    "sender: empty": (
-        "an empty response with the final flag is the flag alone",
-        {"status": 200, "type": "text/event-stream; charset=utf-8", "text": ""},
-    ),
     "arrays: Tensor('T', np.array(['a', 'bc']))": (TEXTS, "T [2] <U2 [2] ['a', 'bc']"),
     "arrays: Tensor('T', np.ma.array([1, 2], mask=[0, 1]))": ("the mask is ignored", "T [2] int64 [2] [1, 2]"),
     "arrays: Tensor('T', np.array([1, 2], '>i4'))": (NATIVE, "T [2] int32 [2] [1, 2]"),
