@@ -369,11 +369,11 @@ def write_models(folder: Path) -> None:
     (folder / "place_only_config" / "config.pbtxt").write_text(BACKEND + WHOLE)
     (folder / "place_backend_in_name.onnxruntime" / "1").mkdir(parents=True)
     for versions in ("latest", "all", "specific", "specific_none", "two"):
-        config = {"two": "version_policy { latest { num_versions: 2 } }", "all": "version_policy { all { } }"}
-        config["specific"] = "version_policy { specific { versions: [ 2, 3 ] } }"
-        config["specific_none"] = "version_policy { specific { versions: [ 7 ] } }"
+        policies = {"two": "version_policy { latest { num_versions: 2 } }", "all": "version_policy { all { } }"}
+        policies["specific"] = "version_policy { specific { versions: [ 2, 3 ] } }"
+        policies["specific_none"] = "version_policy { specific { versions: [ 7 ] } }"
         name = f"versions_{versions}"
-        write_model(folder, name, ROW, config.get(versions))
+        write_model(folder, name, ROW, policies.get(versions))
         for number, content in (("3", FIXED), ("12", graph([["b", 5]]))):
             (folder / name / number).mkdir()
             (folder / name / number / "model.onnx").write_bytes(content)

@@ -41,8 +41,8 @@ def main() -> None:
         theirs = ask(area, TritonProcess)
         if not options.compare:
             RECORDED.mkdir(exist_ok=True)
-            text = json.dumps(theirs, indent=0, sort_keys=True)
-            (RECORDED / f"{name}.json").write_text(text + "\n")
+            lines = [f"{json.dumps(question)}: {json.dumps(theirs[question])}" for question in sorted(theirs)]
+            (RECORDED / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
             print(f"{name}: {len(theirs)} answers recorded")
             continue
         ours = ask(area, ServerProcess, "--allow-client-shm=true")
