@@ -83,7 +83,7 @@ def test_unreachable_store_delays_no_answer_and_is_logged(tmp_path: Path) -> Non
 
 def test_a_refused_file_names_the_bucket(s3: S3Emulator, tmp_path: Path) -> None:
     target = f"s3://{s3.address}/missing/logs"
-    with server_of(tmp_path, target, "--http-workers=0", "--exit-timeout-secs=1", **KEYS) as server:
+    with server_of(tmp_path, target, "--http-workers=0", "--exit-timeout-secs=5", **KEYS) as server:
         server.json("POST", PATH, good_document())
         assert server.stop() == 0
         assert "the bucket 'missing' does not exist: s3:PutObject on" in server.log_text()
