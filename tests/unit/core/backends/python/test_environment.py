@@ -396,7 +396,7 @@ def check_and_complete(version: Path, config: ModelConfig) -> None:
     ("text", "reason"),
     [
         ('default_model_filename: "other.py"', "Python model file not found in '"),
-        ('default_model_filename: "model.txt"', r"Model name must end with '\.py'. Model name provided: 'model.txt'"),
+        ('default_model_filename: "model.txt"', r"""Model name must end with '\.py'. Model name is "model.txt"."""),
         (parameter("EXECUTION_LIMIT_SECONDS", "soon"), "must be a number above 0"),
         (parameter("FORCE_CPU_ONLY_INPUT_TENSORS", "maybe"), "Incorrect value for "),
     ],
