@@ -164,9 +164,11 @@ class Unloads:
             left = deadline - time.monotonic()
             if any(version.in_flight for version in leaving.values()):
                 log_in_flight(leaving.values(), max(0.0, left))
-        for version in leaving.values():
+        # Before they abandon their requests, and soon are gone as well.
+        late = [version for thread, version in leaving.items() if thread.is_alive()]
+        for version in late:
             version.abandon()
-        return not any(thread.is_alive() for thread in leaving)
+        return not late
 
     def _finish(self, version: ModelVersion) -> None:
         try:

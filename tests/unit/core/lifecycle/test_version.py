@@ -74,7 +74,7 @@ def test_abandoned_version_does_not_wait_for_its_release(repository: Path) -> No
         version.hold()
         unloads = Unloads()
         unloads.begin(version, "a test")
-        unloads.wait(0)
+        assert not unloads.wait(0)
         until(lambda: version.state.current is ModelState.UNAVAILABLE)
         with pytest.raises((ModelNotReady, ServerStopping)):
             bench.ask("m")
