@@ -1,4 +1,4 @@
-"""The RPCs beside inference: state, metadata, statistics, repository, shared memory, settings; and what is no call."""
+"""The RPCs beside inference: state, metadata, repository, shared memory, settings; unknown and malformed calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def trace_levels(**changed: str) -> Answers:
 
 TELLS_MORE = "Triton's text is empty"
 NEWER = "as newer releases"
-WHOLE_TEXT = "texts do not end at their first NUL, and numbers not before what is no digit"
+WHOLE_TEXT = "texts and numbers are read to their ends, past a NUL or a letter"
 NOT_IGNORED = "unknown settings and values are not ignored"
 NO_WRAP = "numbers do not wrap around"
 CONFIG_MISSING = refused("Load parameter 'config' must be specified for model file override")

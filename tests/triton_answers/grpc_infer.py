@@ -15,6 +15,7 @@ from tests.contract.python.python_models import write_model
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.triton_answers import Answers, rpc
+from tests.triton_answers.grpc_control import WHOLE_TEXT, bad_version, refused
 
 OPTIONS = ()
 DATATYPES = ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64")
@@ -40,17 +41,6 @@ KINDS: dict[str, Any] = {
 }
 
 
-def refused(message: str, status: str = "INVALID_ARGUMENT") -> Answers:
-    return {"status": status, "message": message}
-
-
-def bad_version(version: str) -> Answers:
-    return refused(
-        f"failed to get model version from specified version string '{version}' (details: stol), "
-        "version should be an integral value > 0"
-    )
-
-
 def said(text: str) -> Answers:
     """The answer of `echo` to an UINT8 97, and what it says."""
     said = base64.b64encode(len(text).to_bytes(4, "little") + text.encode()).decode()
@@ -67,7 +57,6 @@ def zeros(**fields: str) -> Answers:
 
 
 NEWER = "as newer releases"
-WHOLE_TEXT = "texts do not end at their first NUL, and numbers not before what is no digit"
 TOO_LARGE = (
     "unexpected explicit tensor data for input tensor '{0}' for model 'echo': element 0 is {1}, which {0} cannot hold"
 )

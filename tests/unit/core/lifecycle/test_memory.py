@@ -329,7 +329,7 @@ def test_memory_of_a_model_is_measured_shown_and_freed(tmp_path: Path) -> None:
         for seconds in (0, 59, 61):
             idle.look(now_s + seconds)
             # How much of it the heap can return depends on what else lies there.
-            assert (before - resident_bytes() > OUTPUTS * 0.25) == (seconds == 61)
+            assert (before - resident_bytes() > OUTPUTS * 0.5) == (seconds == 61)
         assert version.device_bytes["cpu"] < taken - OUTPUTS * 0.5
 
 
