@@ -5,7 +5,7 @@ of a model has the routes of that model alone, with its own inputs and outputs, 
 
 `openapi.json` and the platforms write schemas in short:
 
-    "text", "count", …      a type of `_TYPES`
+    "text", "count", …      a type of the table
     "InferRequest", …       a schema of the table
     [SCHEMA]                an array
     {"name": SCHEMA, …}     an object; a `?` behind the name marks a member that may be missing
@@ -31,7 +31,7 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, json_reply
 from trident.core.http.sample_request import make_sample, request_document
 from trident.core.inference.request import version_number
-from trident.core.inference.tensors import DATATYPES, NUMBER_CODES, Shape
+from trident.core.inference.tensors import NUMBER_CODES, Shape
 
 if TYPE_CHECKING:
     from trident.core.http.application import V2Application
@@ -55,26 +55,28 @@ class Operation(NamedTuple):
     status: int = HTTPStatus.OK
 
 
-_TYPES: Final[dict[str, Schema]] = {
-    "any": {},
-    "text": {"type": "string"},
-    # As in version 3.0: makers of clients know nothing else for it.
-    "bytes": {"type": "string", "format": "binary"},
-    "number": {"type": "number"},
-    "count": {"type": "integer", "minimum": 0},
-    "positive": {"type": "integer", "minimum": 1},
-    "boolean": {"type": "boolean"},
-    "object": {"type": "object"},
-    "setting": {"type": ["string", "null"]},
-    "switch": {"type": ["boolean", "null"]},
-    "Datatype": {"type": "string", "enum": [each.name for each in DATATYPES]},
-}
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    table: dict[str, Any] = orjson.loads(Path(__file__).with_name("openapi.json").read_bytes())
+    return table
+
+
+@lru_cache(maxsize=1)
+def operations() -> Mapping[str, Operation]:
+    """The operations of the v2 protocol, by the names of their routes."""
+    return {name: Operation(**row) for name, row in _table()["operations"].items()}
+
+
+@lru_cache(maxsize=1)
+def _common_schemas() -> dict[str, Schema]:
+    return {name: full_schema(short) for name, short in _table()["schemas"].items()}
 
 
 def full_schema(short: ShortSchema) -> Schema:
     """JSON Schema of a schema in short."""
     if isinstance(short, str):
-        return _TYPES.get(short, {"$ref": f"#/components/schemas/{short}"})
+        named: Schema = _table()["types"].get(short, {"$ref": f"#/components/schemas/{short}"})
+        return named
     if isinstance(short, list):
         return {"type": "array", "items": full_schema(short[0])}
     if "$" in short:
@@ -90,26 +92,12 @@ def full_schema(short: ShortSchema) -> Schema:
     return {**schema, "required": required} if required else schema
 
 
-@lru_cache(maxsize=1)
-def _table() -> tuple[dict[str, Schema], dict[str, Operation]]:
-    table = orjson.loads(Path(__file__).with_name("openapi.json").read_bytes())
-    schemas = {name: full_schema(short) for name, short in table["schemas"].items()}
-    return schemas, {name: Operation(**row) for name, row in table["operations"].items()}
-
-
-def operations() -> Mapping[str, Operation]:
-    """The operations of the v2 protocol, by the names of their routes."""
-    return _table()[1]
-
-
 # --- the document
 
 
 def undescribed(route: Route) -> Operation:
     """The operation of a route of another package's platform."""
-    answer: ShortSchema = {OCTETS: "any"}
-    body: ShortSchema = {OCTETS: "bytes"}
-    return Operation(f"The route {route.name} of the platform", answer=answer, body=body, needs_body=False)
+    return Operation(f"The route {route.name} of the platform", {OCTETS: "any"}, {OCTETS: "bytes"}, needs_body=False)
 
 
 def openapi_document(
@@ -136,7 +124,7 @@ def openapi_document(
                 if security := _security(route.group, options, schemes):
                     made["security"] = [security]
                 item[method.lower()] = made
-    components: dict[str, Any] = {"schemas": _table()[0], **({"securitySchemes": schemes} if schemes else {})}
+    components = {"schemas": _common_schemas(), **({"securitySchemes": schemes} if schemes else {})}
     info = {"title": title, "version": version}
     return {"openapi": "3.1.0", "info": info, "servers": [{"url": base}], "paths": paths, "components": components}
 
@@ -161,17 +149,13 @@ def _operation(route: Route, rule: str, method: str, operation: Operation) -> di
     found = [name for _, _, name in _CAPTURED.findall(rule)]
     identity = route.name if rule == route.rules[0] else "_of_".join([route.name, *found[-1:]])
     error = "OpenAiError" if route.openai_errors else "Error"
+    answer = {"description": HTTPStatus(operation.status).phrase, **_content(operation.answer)}
+    failed = {"description": "An error", **_content({JSON: error, TEXT: "text"})}
     made: dict[str, Any] = {
         "operationId": identity if len(route.methods) == 1 else f"{method.lower()}_{identity}",
         "summary": operation.summary,
         "tags": [route.group or "platform"],
-        "responses": {
-            str(int(operation.status)): {
-                "description": HTTPStatus(operation.status).phrase,
-                **_content(operation.answer),
-            },
-            "default": {"description": "An error", **_content({JSON: error, TEXT: "text"})},
-        },
+        "responses": {str(int(operation.status)): answer, "default": failed},
     }
     if operation.parameters:
         made["parameters"] = [{"in": "query", "required": False, **each} for each in operation.parameters]
@@ -220,31 +204,23 @@ def model_document(application: V2Application, spec: ModelSpec, version: str, ba
         return [rule for rule in tails if version or not rule.startswith(_OF_VERSION)]
 
     left_out = {"generate", "infer"} if spec.decoupled else set()
-    routes = [
-        (route, operation)
-        for route, operation in application.documented_routes()
-        if rules(route) and route.name not in left_out
-    ]
+    routes = [each for each in application.documented_routes() if each[0].name not in left_out]
     document = openapi_document(
         spec.name, str(spec.version), routes, base=base, options=application.options, rules=rules
     )
-    paths = {}
-    for path, item in document["paths"].items():
+    paths = document["paths"] = {
+        sample.path + path.removeprefix(_template(start)[0]): item for path, item in document["paths"].items()
+    }
+    for item in paths.values():
         item.pop("parameters", None)
-        named = sample.path + path.removeprefix(_template(start)[0])
-        paths[named] = item
-    document["paths"] = paths
-    document["components"] = {**document["components"], "schemas": {**_table()[0], **_schemas(spec)}}
+    document["components"]["schemas"] = {**_common_schemas(), **_schemas(spec)}
     # A request that is too long, or has no form in JSON, is not an example.
     if sum(each.count for each in sample.inputs) <= _LARGEST_EXAMPLE and not sample.needs_binary:
+        flat = {each.name: [each.value] * each.count if each.count > 1 else each.value for each in sample.inputs}
         for tail in ("/infer", "/generate", "/generate_stream"):
-            operation = paths.get(sample.path + tail, {}).get("post")
-            if operation is not None:
-                flat = {
-                    each.name: [each.value] * each.count if each.count > 1 else each.value for each in sample.inputs
-                }
+            if item := paths.get(sample.path + tail):
                 example = request_document(sample) if tail == "/infer" else flat
-                operation["requestBody"]["content"][JSON]["example"] = example
+                item["post"]["requestBody"]["content"][JSON]["example"] = example
     return document
 
 
@@ -254,42 +230,35 @@ def _schemas(spec: ModelSpec) -> dict[str, Schema]:
         _tensor(each.name, each.datatype.name, each.dims, 0 if each.is_shape_tensor else spec.max_batch_size)
         for each in spec.inputs.values()
     ]
-    outputs = [_tensor(each.name, each.datatype.name, each.dims, spec.max_batch_size) for each in spec.outputs.values()]
-    found: dict[str, Schema] = {"InferRequest": {**_table()[0]["InferRequest"]}}
-    found["InferRequest"]["properties"] = {
-        **found["InferRequest"]["properties"],
-        "inputs": {
-            **full_schema(["InferInput"]),
-            "minItems": sum(not each.optional for each in spec.inputs.values()),
-            "maxItems": len(inputs),
-        },
-    }
+    least = sum(not each.optional for each in spec.inputs.values())
+    listed = {**full_schema(["InferInput"]), "minItems": least, "maxItems": len(inputs)}
+    request = _common_schemas()["InferRequest"]
+    found = {"InferRequest": {**request, "properties": {**request["properties"], "inputs": listed}}}
     if inputs:
         found["InferInput"] = {"oneOf": inputs}
-    if outputs:
-        names = {"$": {"enum": list(spec.outputs)}}
-        classes = {"name": names, "datatype": {"$": {"const": "BYTES"}}, "shape": ["count"]}
-        classes |= {"data?": ["text"], "parameters?": "object"}
-        found["InferOutput"] = {"anyOf": [*outputs, full_schema(classes)]}
-        found["RequestedOutput"] = {"oneOf": [_requested(each.name, each.labels) for each in spec.outputs.values()]}
-    values = {name: {"$": _value(each.datatype.name)} for name, each in spec.inputs.items()}
-    found["GenerateRequest"] = full_schema(
-        {
-            name if not spec.inputs[name].optional else f"{name}?": {"anyOf": [value, [value]]}
-            for name, value in values.items()
-        }
-    )
+    if outputs := list(spec.outputs.values()):
+        tensors = [_tensor(each.name, each.datatype.name, each.dims, spec.max_batch_size) for each in outputs]
+        classes = {"name": {"$": {"enum": list(spec.outputs)}}, "datatype": {"$": {"const": "BYTES"}}}
+        classes |= {"shape": ["count"], "data?": ["text"], "parameters?": "object"}
+        found["InferOutput"] = {"anyOf": [*tensors, full_schema(classes)]}
+        found["RequestedOutput"] = {"oneOf": [_requested(each.name, each.labels) for each in outputs]}
+    values = {
+        f"{name}{'?' if each.optional else ''}": {"$": _value(each.datatype.name)} for name, each in spec.inputs.items()
+    }
+    found["GenerateRequest"] = full_schema({name: {"anyOf": [each, [each]]} for name, each in values.items()})
     return found
 
 
 def _tensor(name: str, datatype: str, dims: Shape, max_batch_size: int) -> Schema:
     sizes = [{"type": "integer", "minimum": 0} if dim < 0 else {"const": dim} for dim in dims]
     if max_batch_size > 0:
-        batch = {"type": "integer", "minimum": 1, "maximum": max_batch_size, "description": "the batch"}
-        sizes = [batch, *sizes]
-    shape = {"type": "array", "minItems": len(sizes), "maxItems": len(sizes), "prefixItems": sizes}
-    if not sizes:
-        del shape["prefixItems"]
+        sizes.insert(0, {"type": "integer", "minimum": 1, "maximum": max_batch_size, "description": "the batch"})
+    shape = {
+        "type": "array",
+        "minItems": len(sizes),
+        "maxItems": len(sizes),
+        **({"prefixItems": sizes} if sizes else {}),
+    }
     members = {"name": {"$": {"const": name}}, "datatype": {"$": {"const": datatype}}, "shape": {"$": shape}}
     members["parameters?"] = "TensorParameters"
     if datatype not in ("FP16", "BF16"):
@@ -309,14 +278,9 @@ def _value(datatype: str) -> Schema:
 
 def _requested(name: str, labels: tuple[str, ...]) -> Schema:
     text = f"answer with this many classes, as VALUE:INDEX{':LABEL' if labels else ''}"
-    most = {"maximum": len(labels)} if labels else {}
-    classes = {"type": "integer", "minimum": 0, **most, "description": text}
-    return full_schema(
-        {
-            "name": {"$": {"const": name}},
-            "parameters?": {"binary_data?": "boolean", "classification?": {"$": classes}},
-        }
-    )
+    classes = {"type": "integer", "minimum": 0, "description": text, **({"maximum": len(labels)} if labels else {})}
+    parameters = {"binary_data?": "boolean", "classification?": {"$": classes}}
+    return full_schema({"name": {"$": {"const": name}}, "parameters?": parameters})
 
 
 # --- the views
@@ -337,5 +301,5 @@ def model_openapi(application: V2Application, environ: Environ, model: str, vers
     """The document of one model. Raises the lookup errors of `model`."""
     spec = application.engine.model_spec(model, version_number(version))
     # From the document's own address to the root.
-    base = "/".join([".."] * (5 if version else 3))
+    base = "../../../../.." if version else "../../.."
     return json_reply(application.bridge.run(model_document, application, spec, version, base))

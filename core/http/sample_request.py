@@ -16,13 +16,14 @@ import shlex
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
 
 from trident.core.config.platforms import TEXT as TEXT_BACKEND
-from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT, Environ, Reply, json_reply, text_reply
@@ -40,7 +41,6 @@ _TEXTS: Final = {
     "context": "Anna lives in Paris.",
     "candidate_labels": "travel",
 }
-_ONE_AS_BF16: Final = b"\x80\x3f"
 _NOT_JSON = ("FP16", "BF16")
 _PICTURE = 224
 _CHANNELS = (1, 3, 4)
@@ -58,7 +58,6 @@ class SampleInput:
     datatype: Datatype
     shape: Shape
     inner: Shape
-    optional: bool
     text: str = _TEXT
 
     @property
@@ -75,9 +74,11 @@ class SampleInput:
         """One element in the binary form of the protocol."""
         if self.datatype is BYTES:
             return len(self.text).to_bytes(4, "little") + self.text.encode()
-        if self.datatype.name == "BF16":
-            return _ONE_AS_BF16
-        return np.ones((), self.datatype.dtype).tobytes()
+        return b"\x80\x3f" if self.datatype.name == "BF16" else np.ones((), self.datatype.dtype).tobytes()
+
+    @property
+    def header(self) -> dict[str, Any]:
+        return {"name": self.name, "datatype": self.datatype.name, "shape": self.shape}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,37 +117,47 @@ def make_sample(spec: ModelSpec, version: str = "", shapes: Mapping[str, Shape] 
     shapes = shapes or {}
     for name in shapes.keys() - spec.inputs.keys():
         raise InvalidRequest(f"the model has no input '{name}'", hint=f"its inputs: {', '.join(spec.inputs)}")
-    inputs = tuple(
-        _sample_input(each, spec, shapes.get(each.name))
-        for each in spec.inputs.values()
-        if not each.optional or each.name in shapes
-    )
+    inputs = []
+    for each in spec.inputs.values():
+        shape, dims = shapes.get(each.name), each.dims
+        if each.optional and shape is None:
+            continue
+        batch = 1 if spec.max_batch_size > 0 and not each.is_shape_tensor else 0
+        if shape is None:
+            # Channels, height and width, of which the last two may vary; or with the channels last.
+            is_picture = (
+                len(dims) >= 3 and dims[-3:].count(-1) == 2 and (dims[-3] in _CHANNELS or dims[-1] in _CHANNELS)
+            )
+            shape = (1,) * batch + tuple((_PICTURE if is_picture else 1) if dim < 0 else dim for dim in dims)
+        text = _TEXT
+        if spec.backend == TEXT_BACKEND:
+            is_alone = each.name == "text" and "answer" not in spec.outputs
+            text = "Anna lives in Paris." if is_alone else _TEXTS.get(each.name, _TEXT)
+        inputs.append(SampleInput(each.name, each.datatype, shape, shape[batch:], text))
     is_sequence = spec.sequence is not None and not spec.sequence.is_iterative
-    return SampleRequest(spec, version, inputs, dict(_SEQUENCE) if is_sequence else {})
+    return SampleRequest(spec, version, tuple(inputs), dict(_SEQUENCE) if is_sequence else {})
 
 
-def _sample_input(given: InputSpec, spec: ModelSpec, shape: Shape | None) -> SampleInput:
-    batch = 1 if spec.max_batch_size > 0 and not given.is_shape_tensor else 0
-    if shape is None:
-        dims = given.dims
-        # Channels, height and width, of which the last two may vary; or with the channels last.
-        is_picture = len(dims) >= 3 and dims[-3:].count(-1) == 2 and (dims[-3] in _CHANNELS or dims[-1] in _CHANNELS)
-        size = _PICTURE if is_picture else 1
-        shape = (1,) * batch + tuple(size if dim < 0 else dim for dim in given.dims)
-    text = _TEXT
-    if spec.backend == TEXT_BACKEND:
-        is_alone = given.name == "text" and "answer" not in spec.outputs
-        text = "Anna lives in Paris." if is_alone else _TEXTS.get(given.name, _TEXT)
-    return SampleInput(given.name, given.datatype, shape, shape[batch:], given.optional, text)
+def request_document(sample: SampleRequest, *, binary: bool = False) -> dict[str, Any]:
+    """The body of an infer request, or its JSON in front of `binary` tensors."""
+    parameters = dict(sample.parameters)
+    if binary and sample.has_binary_output:
+        parameters["binary_data_output"] = True
+    inputs = []
+    for each in sample.inputs:
+        size = {"binary_data_size": len(each.packed) * each.count} if binary else {}
+        inputs.append(each.header | ({"parameters": size} if binary else {"data": [each.value] * each.count}))
+    return {"inputs": inputs, **({"parameters": parameters} if parameters else {})}
 
 
-def request_document(sample: SampleRequest) -> dict[str, Any]:
-    """The body of an infer request."""
-    inputs = [
-        {"name": each.name, "datatype": each.datatype.name, "shape": each.shape, "data": [each.value] * each.count}
-        for each in sample.inputs
-    ]
-    return {"inputs": inputs, **({"parameters": sample.parameters} if sample.parameters else {})}
+def _json(value: Any) -> str:
+    """ASCII without control characters, so that it stays one line wherever it is pasted."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _refuse_binary(sample: SampleRequest, instead: str) -> None:
+    if sample.needs_binary:
+        raise InvalidRequest("FP16 and BF16 have no form in JSON", hint=f"the form {instead} sends them")
 
 
 # --- where it is sent
@@ -169,77 +180,53 @@ class Place:
 TOKEN: Final = ("Authorization", "Bearer ", "TOKEN")
 
 
-# --- a request for a shell. A tensor is written by the shell's printf, which repeats its format for each word.
+# --- a request for a shell. A long tensor is written by the shell's printf, which repeats its format for each word.
 
-
-class _Repeated(NamedTuple):
-    """An element that is written `times` times. Its text is a format of printf."""
-
-    element: str
-    times: int
-
-
-_Part = str | _Repeated
+# A text, or a format of printf and how often it is written.
+_Part = str | tuple[str, int]
 _INLINE = 256
 
 
 def _curl(sample: SampleRequest, place: Place) -> str:
     _refuse_binary(sample, "curl-binary")
     if sample.spec.decoupled:
-        return _shell(_generate_parts(sample), _curl_words(place, f"{sample.path}/generate_stream", "-sN"))
-    parts: list[_Part] = ['{"inputs":[']
+        return _shell(_json_parts(sample), _curl_words(place, f"{sample.path}/generate_stream", "-sN"))
+    return _shell(_json_parts(sample), _curl_words(place, f"{sample.path}/infer"))
+
+
+def _json_parts(sample: SampleRequest) -> Iterator[_Part]:
+    """The body of an infer request, or of a generate request to a decoupled model."""
+    flat = sample.spec.decoupled
+    yield "{" if flat else '{"inputs":['
     for at, each in enumerate(sample.inputs):
-        head = _json({"name": each.name, "datatype": each.datatype.name, "shape": each.shape})
-        parts += [f'{"," if at else ""}{head[:-1]},"data":[', *_json_elements(each), "]}"]
-    parts.append("]" + (f',"parameters":{_json(sample.parameters)}' if sample.parameters else "") + "}")
-    return _shell(parts, _curl_words(place, f"{sample.path}/infer"))
-
-
-def _generate_parts(sample: SampleRequest) -> Iterator[_Part]:
-    for at, each in enumerate(sample.inputs):
-        yield f"{',' if at else '{'}{_json(each.name)}:{'' if each.count == 1 else '['}"
-        yield from _json_elements(each)
-        yield "" if each.count == 1 else "]"
-    yield "}" if sample.inputs else "{}"
-
-
-def _json_elements(given: SampleInput) -> Iterator[_Part]:
-    element = _json(given.value)
-    if given.count <= _INLINE:
-        yield ",".join([element] * given.count)
-    else:
-        yield element
-        yield _Repeated("," + element, given.count - 1)
+        element = _json(each.value)
+        is_list = each.count != 1 or not flat
+        head = f"{_json(each.name)}:" if flat else _json(each.header)[:-1] + ',"data":'
+        yield f"{',' if at else ''}{head}{'[' if is_list else ''}"
+        if each.count <= _INLINE:
+            yield ",".join([element] * each.count)
+        else:
+            yield element
+            yield "," + element, each.count - 1
+        yield f"{']' if is_list else ''}{'' if flat else '}'}"
+    if not flat:
+        yield "]" + (f',"parameters":{_json(sample.parameters)}' if sample.parameters else "")
+    yield "}"
 
 
 def _curl_binary(sample: SampleRequest, place: Place) -> str:
     if sample.spec.decoupled:
         raise InvalidRequest("a model that answers any number of times takes no binary tensors over HTTP", hint="grpc")
-    head = _json(_binary_head(sample))
-    elements = [
-        _Repeated("".join(f"\\{byte:03o}" for byte in each.packed), each.count) for each in sample.inputs if each.count
-    ]
+    head = _json(request_document(sample, binary=True))
+    parts: list[_Part] = [head]
+    for each in sample.inputs:
+        parts.append(("".join(f"\\{byte:03o}" for byte in each.packed), each.count))
     words = _curl_words(place, f"{sample.path}/infer")
     for header in (f"Inference-Header-Content-Length: {len(head)}", "Content-Type: application/octet-stream"):
         words += ["-H", shlex.quote(header)]
     if sample.has_binary_output:
         words += ["-o", "answer.bin"]
-    return _shell([head, *elements], words, data="--data-binary")
-
-
-def _binary_head(sample: SampleRequest) -> dict[str, Any]:
-    """The JSON in front of the tensors."""
-    parameters = sample.parameters | ({"binary_data_output": True} if sample.has_binary_output else {})
-    inputs = [
-        {
-            "name": each.name,
-            "datatype": each.datatype.name,
-            "shape": each.shape,
-            "parameters": {"binary_data_size": len(each.packed) * each.count},
-        }
-        for each in sample.inputs
-    ]
-    return {"inputs": inputs, **({"parameters": parameters} if parameters else {})}
+    return _shell(parts, words, data="--data-binary")
 
 
 def curl(place: Place, path: str) -> str:
@@ -257,206 +244,165 @@ def _curl_words(place: Place, path: str, flags: str = "-s") -> list[str]:
 
 def _shell(parts: Iterable[_Part], words: Sequence[str], data: str = "-d") -> str:
     """The command that sends `parts`. `words` are quoted."""
-    joined: list[_Part] = []
+    text, lines, elements = "", "", 0
     for part in parts:
-        if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += part
-        elif part:
-            joined.append(part)
+        if isinstance(part, str):
+            text += part
+            continue
+        element, times = part
+        if times:
+            lines += f"  printf %s {shlex.quote(text)}\n" if text else ""
+            lines += f"  printf {shlex.quote(element + '%.0s')} $(seq {times})\n"
+            text, elements = "", elements + times
     command = " ".join(words)
-    if all(isinstance(part, str) for part in joined):
-        return f"{command} {data} {shlex.quote(''.join(map(str, joined)))}"
-    if sum(part.times for part in joined if isinstance(part, _Repeated)) > _MOST_ELEMENTS:
+    if not lines:
+        return f"{command} {data} {shlex.quote(text)}"
+    if elements > _MOST_ELEMENTS:
         raise InvalidRequest("the inputs are too large for a line of a shell", hint="use another form, or --shape")
-    lines = "".join(f"  {_printf(part)}\n" for part in joined)
+    lines += f"  printf %s {shlex.quote(text)}\n" if text else ""
     return f"{{\n{lines}}} | {command} {data} @-"
-
-
-def _printf(part: _Part) -> str:
-    if isinstance(part, str):
-        return f"printf %s {shlex.quote(part)}"
-    return f"printf {shlex.quote(part.element + '%.0s')} $(seq {part.times})"
-
-
-def _refuse_binary(sample: SampleRequest, instead: str) -> None:
-    if sample.needs_binary:
-        raise InvalidRequest("FP16 and BF16 have no form in JSON", hint=f"the form {instead} sends them")
-
-
-def _json(value: Any) -> str:
-    """ASCII without control characters, so that it stays one line wherever it is pasted."""
-    return json.dumps(value, separators=(",", ":"))
 
 
 # --- a request for Python
 
 
-def _tritonclient(sample: SampleRequest, place: Place, module: str, url: str) -> list[str]:
-    """The lines up to the inputs."""
-    at = urlsplit(url)
-    secure = ", ssl=True" if at.scheme == "https" else ""
-    lines = [
-        f"# pip install 'tritonclient[{module}]'",
-        *(["import os"] if place.headers else []),
-        *(["import queue", ""] if sample.spec.decoupled else [""] if place.headers else []),
-        "import numpy as np",
-        f"import tritonclient.{module} as triton",
-        "",
-        f"client = triton.InferenceServerClient({_python(at.netloc + at.path)}{secure})",
-        "inputs = [",
-        *(
-            f"    triton.InferInput({_python(each.name)}, {list(each.shape)}, {_python(each.datatype.name)}),"
-            for each in sample.inputs
-        ),
-        "]",
-    ]
-    for index, each in enumerate(sample.inputs):
-        # The clients take BF16 as numbers of 32 bits.
-        name = "object_" if each.datatype is BYTES else "float32" if each.datatype.name == "BF16" else None
-        name = name or ("bool_" if each.datatype.kind == "b" else str(each.datatype.dtype))
-        value = f'b"{each.text}"' if each.datatype is BYTES else str(each.value)
-        lines.append(f"inputs[{index}].set_data_from_numpy(np.full({list(each.shape)}, {value}, np.{name}))")
-    return lines
-
-
-def _call(sample: SampleRequest, place: Place, *, lower: bool) -> str:
-    """The arguments of a call of Triton's clients."""
-    arguments = [_python(sample.spec.name), "inputs"]
-    if sample.version:
-        arguments.append(f"model_version={_python(sample.version)}")
-    arguments += [f"{name}={value}" for name, value in sample.parameters.items()]
-    if place.headers:
-        arguments.append(f"headers={_python_headers(place, lower=lower)}")
-    return ", ".join(arguments)
-
-
-def _python_headers(place: Place, *, lower: bool) -> str:
-    pairs = []
-    for name, start, variable in place.headers:
-        value = f'os.environ["{variable}"]'
-        pairs.append(f"{_python(name.lower() if lower else name)}: {f'{_python(start)} + ' if start else ''}{value}")
-    return f"{{{', '.join(pairs)}}}"
-
-
-def _http_client(sample: SampleRequest, place: Place) -> str:
-    if sample.spec.decoupled:
-        raise InvalidRequest("tritonclient.http has no call for a model that answers any number of times", hint="grpc")
-    lines = [
-        *_tritonclient(sample, place, "http", place.url),
-        f"answer = client.infer({_call(sample, place, lower=False)})",
-        'for output in answer.get_response()["outputs"]:',
-        '    print(output["name"], answer.as_numpy(output["name"]))',
-    ]
-    return "\n".join(lines)
-
-
-def _grpc_client(sample: SampleRequest, place: Place) -> str:
-    if not place.grpc_url:
-        raise InvalidRequest("the gRPC port is not open", hint="--allow-grpc=true opens it")
-    lines = _tritonclient(sample, place, "grpc", place.grpc_url)
-    if not sample.spec.decoupled:
-        lines += [
-            f"answer = client.infer({_call(sample, place, lower=True)})",
-            "for output in answer.get_response().outputs:",
-            "    print(output.name, answer.as_numpy(output.name))",
-        ]
-        return "\n".join(lines)
-    call = _call(sample, Place(url=""), lower=True)
-    headers = f", headers={_python_headers(place, lower=True)}" if place.headers else ""
-    lines += [
-        "answers = queue.Queue()",
-        f"client.start_stream(lambda result, error: answers.put((result, error)){headers})",
-        f"client.async_stream_infer({call}, enable_empty_final_response=True)",
-        "is_final = False",
-        "while not is_final:",
-        "    answer, error = answers.get()",
-        "    if error:",
-        "        raise error",
-        "    response = answer.get_response()",
-        "    for output in response.outputs:",
-        "        print(output.name, answer.as_numpy(output.name))",
-        '    is_final = response.parameters["triton_final_response"].bool_param',
-        "client.stop_stream()",
-    ]
-    return "\n".join(lines)
-
-
-def python_body(sample: SampleRequest, binary_type: str) -> tuple[list[str], str, str]:
-    """Lines that make `body`, a value to send as it is, with the Content-Type in Python; and the imports."""
-    if sample.spec.decoupled:
-        _refuse_binary(sample, "grpc")
-        values = [f"    {_python(each.name)}: {_python_data(each, flat=True)}," for each in sample.inputs]
-        return ["body = json.dumps({", *values, "})"], '"application/json"', "json"
-    if sample.needs_binary:
-        head = f"head = {_python(_json(_binary_head(sample)))}.encode()"
-        tensors = [f'bytes.fromhex("{each.packed.hex()}") * {each.count}' for each in sample.inputs]
-        return [head, f"body = head + {' + '.join(tensors)}"], f'f"{binary_type};json-header-size={{len(head)}}"', ""
-    lines = ["body = json.dumps({", '    "inputs": [']
-    for each in sample.inputs:
-        start = f'{{"name": {_python(each.name)}, "datatype": "{each.datatype.name}", "shape": {list(each.shape)}'
-        lines.append(f'        {start}, "data": {_python_data(each)}}},')
-    lines.append("    ],")
-    if sample.parameters:
-        members = ", ".join(f"{_python(name)}: {value}" for name, value in sample.parameters.items())
-        lines.append(f'    "parameters": {{{members}}},')
-    return [*lines, "})"], '"application/json"', "json"
-
-
-def _python_data(given: SampleInput, *, flat: bool = False) -> str:
-    value = _python(given.value) if isinstance(given.value, str) else str(given.value)
-    if given.count == 1:
-        return value if flat else f"[{value}]"
-    return f"[{value}] * {given.count}"
-
-
-def _python(text: str) -> str:
+def _python(value: str | bool | int) -> str:
     """A literal of Python."""
-    return json.dumps(text) if text.isascii() else ascii(text)
+    return json.dumps(value) if isinstance(value, str) and value.isascii() else ascii(value)
 
 
-def _imports(standard: Iterable[str], other: str) -> list[str]:
-    return [*(f"import {name}" for name in sorted(filter(None, standard))), "", other, ""]
+def _imports(standard: Sequence[str]) -> str:
+    """The lines for modules of Python, with the empty line before those of others."""
+    return "".join(f"import {name}\n" for name in standard) + ("\n" if standard else "")
+
+
+_ANSWER = """\
+answer = client.infer({call}{headers})
+for output in answer.get_response(){outputs}:
+    print(output{name}, answer.as_numpy(output{name}))"""
+_ANSWERS = """\
+answers = queue.Queue()
+client.start_stream(lambda result, error: answers.put((result, error)){headers})
+client.async_stream_infer({call}, enable_empty_final_response=True)
+is_final = False
+while not is_final:
+    answer, error = answers.get()
+    if error:
+        raise error
+    response = answer.get_response()
+    for output in response{outputs}:
+        print(output{name}, answer.as_numpy(output{name}))
+    is_final = response.parameters["triton_final_response"].bool_param
+client.stop_stream()"""
+
+
+def _tritonclient(sample: SampleRequest, place: Place, module: str) -> str:
+    """For `tritonclient.http` or `tritonclient.grpc`, where a header's name is in lower case."""
+    spec, is_grpc = sample.spec, module == "grpc"
+    if is_grpc and not place.grpc_url:
+        raise InvalidRequest("the gRPC port is not open", hint="--allow-grpc=true opens it")
+    if spec.decoupled and not is_grpc:
+        text = "tritonclient.http has no call for a model that answers any number of times"
+        raise InvalidRequest(text, hint="grpc")
+    at = urlsplit(place.grpc_url if is_grpc else place.url)
+    inputs = values = ""
+    for index, each in enumerate(sample.inputs):
+        shape = list(each.shape)
+        inputs += f"    triton.InferInput({_python(each.name)}, {shape}, {_python(each.datatype.name)}),\n"
+        # The clients take BF16 as numbers of 32 bits.
+        names = {"BYTES": "object_", "BF16": "float32", "BOOL": "bool_"}
+        name = names.get(each.datatype.name) or str(each.datatype.dtype)
+        value = f'b"{each.text}"' if each.datatype is BYTES else str(each.value)
+        values += f"inputs[{index}].set_data_from_numpy(np.full({shape}, {value}, np.{name}))\n"
+    call = f"{_python(spec.name)}, inputs"
+    if sample.version:
+        call += f", model_version={_python(sample.version)}"
+    call += "".join(f", {name}={value}" for name, value in sample.parameters.items())
+    headers = []
+    for name, start, variable in place.headers:
+        begin = f"{_python(start)} + " if start else ""
+        headers.append(f'{_python(name.lower() if is_grpc else name)}: {begin}os.environ["{variable}"]')
+    answers = (_ANSWERS if spec.decoupled else _ANSWER).format(
+        call=call,
+        headers=f", headers={{{', '.join(headers)}}}" if headers else "",
+        outputs=".outputs" if is_grpc else '["outputs"]',
+        name=".name" if is_grpc else '["name"]',
+    )
+    return f"""\
+# pip install 'tritonclient[{module}]'
+{_imports(["os"] * bool(headers) + ["queue"] * spec.decoupled)}import numpy as np
+import tritonclient.{module} as triton
+
+client = triton.InferenceServerClient({_python(at.netloc + at.path)}{", ssl=True" if at.scheme == "https" else ""})
+inputs = [
+{inputs}]
+{values}{answers}"""
+
+
+def python_body(sample: SampleRequest, binary_type: str) -> tuple[str, str, str]:
+    """Lines that make `body`, a value to send as it is, with the Content-Type in Python; and the imports."""
+    flat = sample.spec.decoupled
+    if flat:
+        _refuse_binary(sample, "grpc")
+    elif sample.needs_binary:
+        head = _python(_json(request_document(sample, binary=True)))
+        tensors = " + ".join(f'bytes.fromhex("{each.packed.hex()}") * {each.count}' for each in sample.inputs)
+        type_with_size = f'f"{binary_type};json-header-size={{len(head)}}"'
+        return f"head = {head}.encode()\nbody = head + {tensors}", type_with_size, ""
+    members = ""
+    for each in sample.inputs:
+        name, value = _python(each.name), _python(each.value)
+        data = f"[{value}] * {each.count}" if each.count != 1 else value if flat else f"[{value}]"
+        if flat:
+            members += f"    {name}: {data},\n"
+        else:
+            head = f'"name": {name}, "datatype": "{each.datatype.name}", "shape": {list(each.shape)}'
+            members += f'        {{{head}, "data": {data}}},\n'
+    if not flat:
+        members = f'    "inputs": [\n{members}    ],\n'
+        if sample.parameters:
+            parameters = ", ".join(f"{_python(name)}: {value}" for name, value in sample.parameters.items())
+            members += f'    "parameters": {{{parameters}}},\n'
+    return f"body = json.dumps({{\n{members}}})", '"application/json"', "json"
 
 
 def _sagemaker(sample: SampleRequest, place: Place) -> str:
     body, content_type, module = python_body(sample, "application/vnd.sagemaker-triton.binary+json")
-    streams = sample.spec.decoupled
-    lines = [
-        *_imports(["os", module], "import boto3"),
-        *(["# The endpoint's model has SAGEMAKER_TRITON_INFERENCE_TYPE=generate_stream."] if streams else []),
-        *body,
-        'client = boto3.client("sagemaker-runtime")',
-        f"answer = client.invoke_endpoint{'_with_response_stream' if streams else ''}(",
-        '    EndpointName=os.environ["SAGEMAKER_ENDPOINT"],',
-        f"    ContentType={content_type},",
-        "    Body=body,",
-        ")",
-    ]
-    if streams:
-        lines += ['for event in answer["Body"]:', '    print(event["PayloadPart"]["Bytes"].decode(), end="")']
-    else:
-        lines.append(f'print(answer["Body"].read(){"" if sample.has_binary_output else ".decode()"})')
-    return "\n".join(lines)
+    note, call = "", "invoke_endpoint"
+    show = f'print(answer["Body"].read(){"" if sample.has_binary_output else ".decode()"})'
+    if sample.spec.decoupled:
+        note = "# The endpoint's model has SAGEMAKER_TRITON_INFERENCE_TYPE=generate_stream.\n"
+        call = "invoke_endpoint_with_response_stream"
+        show = 'for event in answer["Body"]:\n    print(event["PayloadPart"]["Bytes"].decode(), end="")'
+    return f"""\
+{_imports(["json", "os"] if module else ["os"])}import boto3
+
+{note}{body}
+client = boto3.client("sagemaker-runtime")
+answer = client.{call}(
+    EndpointName=os.environ["SAGEMAKER_ENDPOINT"],
+    ContentType={content_type},
+    Body=body,
+)
+{show}"""
 
 
 def _vertex(sample: SampleRequest, place: Place) -> str:
     body, content_type, module = python_body(sample, "application/vnd.vertex-ai-triton.binary+json")
-    streams = sample.spec.decoupled
-    accept = ', "Accept": "text/event-stream"' if streams else ""
-    headers = f'headers={{"Content-Type": {content_type}{accept}}}'
-    lines = [
-        *_imports(["os", module], "from google.cloud import aiplatform"),
-        "# projects/PROJECT/locations/REGION/endpoints/NUMBER",
-        'endpoint = aiplatform.Endpoint(os.environ["VERTEX_ENDPOINT"])',
-        *body,
-    ]
-    encoded = "body" if body[0].startswith("head") else "body.encode()"
-    if streams:
-        lines += [f"for line in endpoint.stream_raw_predict(body={encoded}, {headers}):", "    print(line.decode())"]
+    encoded = "body.encode()" if module else "body"
+    if sample.spec.decoupled:
+        headers = f'{{"Content-Type": {content_type}, "Accept": "text/event-stream"}}'
+        call = f"for line in endpoint.stream_raw_predict(body={encoded}, headers={headers}):\n    print(line.decode())"
     else:
-        lines.append(f"answer = endpoint.raw_predict(body={encoded}, {headers})")
-        lines.append(f"print(answer.{'content' if sample.has_binary_output else 'text'})")
-    return "\n".join(lines)
+        call = f'answer = endpoint.raw_predict(body={encoded}, headers={{"Content-Type": {content_type}}})\n'
+        call += f"print(answer.{'content' if sample.has_binary_output else 'text'})"
+    return f"""\
+{_imports(["json", "os"] if module else ["os"])}from google.cloud import aiplatform
+
+# projects/PROJECT/locations/REGION/endpoints/NUMBER
+endpoint = aiplatform.Endpoint(os.environ["VERTEX_ENDPOINT"])
+{body}
+{call}"""
 
 
 # --- a file for perf_analyzer, whose shapes have no batch dimension
@@ -492,8 +438,8 @@ FORMS: Final = {
     for form in (
         Form("curl", "curl with JSON", "shell", _curl),
         Form("curl-binary", "curl with binary tensors", "shell", _curl_binary),
-        Form("http", "tritonclient.http", "python", _http_client),
-        Form("grpc", "tritonclient.grpc", "python", _grpc_client),
+        Form("http", "tritonclient.http", "python", partial(_tritonclient, module="http")),
+        Form("grpc", "tritonclient.grpc", "python", partial(_tritonclient, module="grpc")),
         Form("sagemaker", "boto3 for SageMaker", "python", _sagemaker),
         Form("vertex", "SDK of Vertex AI", "python", _vertex),
         Form("perf-analyzer", "file for perf_analyzer --input-data", "json", _perf_analyzer),
@@ -564,10 +510,7 @@ def sample_json(sample: SampleRequest, place: Place) -> dict[str, Any]:
         "model": sample.spec.name,
         "version": sample.version,
         "path": f"{sample.path}/{'generate_stream' if sample.spec.decoupled else 'infer'}",
-        "inputs": [
-            {"name": each.name, "datatype": each.datatype.name, "shape": each.shape, "value": each.value}
-            for each in sample.inputs
-        ],
+        "inputs": [{**each.header, "value": each.value} for each in sample.inputs],
         "parameters": sample.parameters,
         "headers": [name for name, _, _ in place.headers],
         "forms": forms,

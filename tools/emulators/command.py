@@ -156,10 +156,10 @@ def _sample(model: str) -> SampleRequest | None:
 
 def _python_body(sample: SampleRequest | None, binary_type: str) -> dict[str, str]:
     if sample is None:
-        lines = [f"# {_UNKNOWN}", 'body = open("request.json").read()']
-        return {"imports": "", "body": "\n".join(lines), "content_type": '"application/json"'}
+        body = f'# {_UNKNOWN}\nbody = open("request.json").read()'
+        return {"imports": "", "body": body, "content_type": '"application/json"'}
     body, content_type, module = python_body(sample, binary_type)
-    return {"imports": f"import {module}\n" if module else "", "body": "\n".join(body), "content_type": content_type}
+    return {"imports": f"import {module}\n" if module else "", "body": body, "content_type": content_type}
 
 
 # --- what the options of all have in common
