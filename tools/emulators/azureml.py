@@ -10,7 +10,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from flask import Response, request
 from werkzeug.exceptions import HTTPException
@@ -41,12 +40,8 @@ class EmulatorOptions(PlatformOptions):
     request_timeout_s: float = 5.0
 
 
-class Emulator(PlatformEmulator):
+class Emulator(PlatformEmulator[EmulatorOptions]):
     platform = "azureml"
-
-    def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
-        super().__init__(out, err)
-        self._options = options
 
     def _run_in(self, folder: Path, stopped: threading.Event) -> bool:
         options, port = self._options, free_port()
@@ -66,20 +61,14 @@ class Emulator(PlatformEmulator):
         api = ScoringApi(client, bounds, options.api_port)
         with contextlib.closing(api):
             container = Container([*options.command, *options.arguments], environment)
-            try:
-                api.probes = HealthProbes(container, client, port, READY_ROUTE, bounds, self.report, self._say)
+            with container.serving(client, bounds.stop_s, self.report):
+                api.probes = HealthProbes(container, client, READY_ROUTE, bounds, self.report, self._say)
                 if self._serve(api, api.probes, stopped, "the container is ready; the endpoint"):
                     self._say(counted(api.calls, "call"))
-                client.close()
-                container.stop(bounds.stop_s, self.report)
-            finally:
-                container.kill()
         return True
 
 
 class ScoringApi(ApiServer):
-    """Serves the scoring address on `port`, 0 for any free one."""
-
     probes: HealthProbes
 
     def __init__(self, client: ContainerClient, limits: VertexLimits, port: int) -> None:

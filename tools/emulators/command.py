@@ -36,6 +36,7 @@ from trident.adapters.common.options import (
 from trident.app.process.environment import process_environment
 from trident.app.serve import repositories_around
 from trident.app.settings.groups import named_values
+from trident.core.backends.model_files import start_of
 from trident.core.backends.registry import BackendRegistry
 from trident.core.errors import InvalidRequest
 from trident.core.http.sample_request import Place, SampleRequest, make_sample, python_body, write_request
@@ -82,20 +83,13 @@ def emulate(arguments: Sequence[str]) -> int:
     read, make, example = _PLATFORMS[platform_of(arguments)]
     options = read(arguments, process_environment())
     with repositories_around(links=False) as around, stop_signals() as stopped:
-        if _is_model_file(options.model):
+        path = Path(options.model)
+        # The platforms take archives as they are.
+        if path.is_file() and start_of(path, len(_GZIP)) != _GZIP:
             options = replace(options, model=around(options.model))
         emulator = make(options, sys.stdout, sys.stderr)
         status: int = emulator.run(stopped, lambda url: print_line(example(options, url), sys.stdout))
         return status
-
-
-def _is_model_file(model: str) -> bool:
-    """Return whether `model` is a file that no platform takes as it is: it is not an archive."""
-    path = Path(model)
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(_GZIP)) != _GZIP
 
 
 def platform_of(arguments: Sequence[str]) -> str:
@@ -162,7 +156,8 @@ def _python_body(sample: SampleRequest | None, binary_type: str) -> dict[str, st
     return {"imports": f"import {module}\n" if module else "", "body": body, "content_type": content_type}
 
 
-# --- what the options of all have in common
+# --- what the options of all have in common: `arguments` are those after `emulate`, of which those after `--` belong to
+# the container; `environment` is the process's. The functions that read them raise BadOption.
 
 # -P keeps a folder `app` in the working directory from being imported.
 CONTAINER_COMMAND = (sys.executable, "-P", "-m", "trident.app")
@@ -229,10 +224,6 @@ SAGEMAKER_OPTIONS = (
 
 
 def read_sagemaker(arguments: Sequence[str], environment: Mapping[str, str]) -> sagemaker.EmulatorOptions:
-    """Read the options; `arguments` includes the word `sagemaker`, and `environment` is the process's.
-
-    Raises BadOption.
-    """
     cure = "one model must be named: trident emulate sagemaker MODEL"
     values, model, theirs = _read("sagemaker", SAGEMAKER_OPTIONS, arguments, cure)
     if theirs:
@@ -264,7 +255,6 @@ def sagemaker_example(options: sagemaker.EmulatorOptions, url: str) -> str:
 
 
 def _sagemaker_variables(texts: Sequence[str]) -> dict[str, str]:
-    """The variables by name. Raises BadOption for names or values over the platform's limits."""
     variables = named_values(texts)
     sizes = [len(part.encode(errors="surrogateescape")) for pair in variables.items() for part in pair]
     if len(variables) > _VARIABLES_AT_MOST:
@@ -343,10 +333,6 @@ VERTEX_OPTIONS = (
 
 
 def read_vertex(arguments: Sequence[str], environment: Mapping[str, str]) -> vertex.EmulatorOptions:
-    """Read the options; `arguments` includes the word `vertex`, and those after `--` belong to the container.
-
-    `environment` is the process's. Raises BadOption.
-    """
     cure = "at most one model can be named: trident emulate vertex [GS_URI_OR_DIR]"
     values, model, theirs = _read("vertex", VERTEX_OPTIONS, arguments, cure, needs_model=False)
     if not model:
@@ -462,7 +448,6 @@ _VERTEX_CURL = """\
 
 
 def vertex_example(options: vertex.EmulatorOptions, url: str) -> str:
-    """An example of a call, for the user."""
     if not options.model:
         return _VERTEX_DEPLOY.format(url=url)
     endpoint = options.deployment.endpoint
@@ -498,10 +483,6 @@ repository.""": AZUREML_OPTIONS,
 
 
 def read_azureml(arguments: Sequence[str], environment: Mapping[str, str]) -> azureml.EmulatorOptions:
-    """Read the options; `arguments` includes the word `azureml`, and those after `--` belong to the container.
-
-    `environment` is the process's. Raises BadOption.
-    """
     cure = "one model must be named: trident emulate azureml DIR"
     values, model, theirs = _read("azureml", AZUREML_OPTIONS, arguments, cure)
     return azureml.EmulatorOptions(

@@ -88,6 +88,16 @@ class Container:
         self.stop(within_s, report)
         self._child = self._start()
 
+    @contextmanager
+    def serving(self, client: ContainerClient, within_s: float, report: BreachReport) -> Iterator[None]:
+        """Stop the program at the end of the context, as `stop` does; after an exception, kill it."""
+        try:
+            yield
+            client.close()  # first, because a container that was told to end need not answer new requests
+            self.stop(within_s, report)
+        finally:
+            self.kill()
+
     def kill(self) -> None:
         """Kill all its processes: they have a process group to themselves."""
         with contextlib.suppress(ProcessLookupError):
@@ -136,8 +146,6 @@ class ClientClosed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ContainerAnswer:
-    """A complete answer."""
-
     status: int
     headers: list[tuple[str, str]]
     body: bytes
@@ -278,7 +286,6 @@ _TENTH = 10
 
 
 def seconds(duration: float) -> str:
-    """A duration in seconds, as text with its unit."""
     return f"{duration * 1000:.0f} ms" if duration < 1 else f"{duration:g} s"
 
 
@@ -323,12 +330,10 @@ class BreachReport:
 
     @property
     def breaches(self) -> dict[str, int]:
-        """The count of each breach, in the order of their first occurrence."""
         with self._lock:
             return dict(self._counts)
 
     def text(self) -> str:
-        """The final report, for a person."""
         found = self.breaches
         if not found:
             return "the container kept all limits of the platform\n"

@@ -11,10 +11,11 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Generic, Protocol, Self, TextIO, TypeVar
 
 from flask import Flask, Response
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -41,20 +42,22 @@ class PlatformOptions:
 
 
 class Probes(Protocol):
-    """The probes of a platform."""
-
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool: ...
 
     def watch(self, stopped: threading.Event) -> None: ...
 
 
-class PlatformEmulator(ABC):
+Options = TypeVar("Options", bound=PlatformOptions)
+
+
+class PlatformEmulator(ABC, Generic[Options]):
     """Runs once. `out` gets messages for the user, `err` each breach as it happens."""
 
     platform: str
     """Its name, as it stands in the names of folders."""
 
-    def __init__(self, out: TextIO, err: TextIO | None = None) -> None:
+    def __init__(self, options: Options, out: TextIO, err: TextIO | None = None) -> None:
+        self._options = options
         self._out = out
         self.report = BreachReport(err)
         self._on_ready: Callable[[str], None] | None = None
@@ -183,7 +186,9 @@ class Reply(Response):
     default_mimetype = None
 
     @classmethod
-    def of_parts(cls, parts: Iterable[bytes], status: int, headers: Mapping[str, str]) -> Self:
-        """Its head is sent at once, and each part as it comes. If `parts` raises ConnectionError, the caller never
-        receives the end of the answer."""
-        return cls(chain([b""], parts), status, headers)
+    def of_parts(cls, parts: Iterable[bytes], status: int, headers: Mapping[str, str], held: ExitStack) -> Self:
+        """Its head is sent at once, and each part as it comes; then what is in `held` is closed. If `parts` raises
+        ConnectionError, the caller never receives the end of the answer."""
+        reply = cls(chain([b""], parts), status, headers)
+        reply.call_on_close(held.pop_all().close)
+        return reply

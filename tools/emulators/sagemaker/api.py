@@ -64,8 +64,6 @@ _OPERATIONS = (
 
 
 class RuntimeApi(ApiServer):
-    """Serves `endpoint` on `port`, 0 for any free one."""
-
     def __init__(
         self,
         endpoint: Endpoint,
@@ -75,10 +73,7 @@ class RuntimeApi(ApiServer):
         queue: InvocationQueue | None = None,
         operations: Mapping[str, Manage] = MappingProxyType({}),
     ) -> None:
-        """With `queue` the endpoint is asynchronous. `operations` are those of SageMaker's API that manages endpoints.
-
-        Raises ConfigInvalid for a port that is in use or that needs privileges.
-        """
+        """With `queue` the endpoint is asynchronous. `operations` are those of the API that manages endpoints."""
         super().__init__(port, "runtime API")
         self._endpoint = endpoint
         self._queue = queue
@@ -112,9 +107,7 @@ class RuntimeApi(ApiServer):
                 headers[PREFIX + "Content-Type"] = passed["Content-Type"]
             if CUSTOM_ATTRIBUTES in passed:
                 headers[CUSTOM_ATTRIBUTES] = passed[CUSTOM_ATTRIBUTES]
-            reply = Reply.of_parts(self._events(stream), 200, headers)
-            reply.call_on_close(held.pop_all().close)
-        return reply
+            return Reply.of_parts(self._events(stream), 200, headers, held)
 
     def _events(self, stream: ContainerStream) -> Iterator[bytes]:
         try:
@@ -145,9 +138,7 @@ class RuntimeApi(ApiServer):
         with ExitStack() as held:
             stream = held.enter_context(self._endpoint.bidirectional(dict(request.headers)))
             answers = stream.answers(request.environ["wsgi.input"], self._report)
-            reply = Reply.of_parts(answers, 200, {"Content-Type": MEDIA_TYPE})
-            reply.call_on_close(held.pop_all().close)
-        return reply
+            return Reply.of_parts(answers, 200, {"Content-Type": MEDIA_TYPE}, held)
 
     def _chat(self, component: str = "") -> Response:
         """OpenAI's API. The container answers with a stream if the body asks for one."""
@@ -166,15 +157,11 @@ class RuntimeApi(ApiServer):
             return Reply(answer.body, 200, passed_back(answer.headers, self._report))
         with ExitStack() as held:
             stream = held.enter_context(self._endpoint.stream(invocation))
-            reply = Reply.of_parts(self._as_it_is(stream), 200, passed_back(stream.headers, self._report))
-            reply.call_on_close(held.pop_all().close)
-        return reply
+            return Reply.of_parts(self._as_it_is(stream), 200, passed_back(stream.headers, self._report), held)
 
     def _as_it_is(self, stream: ContainerStream) -> Iterator[bytes]:
-        try:
+        with self._report.faults("a streamed answer"):
             yield from stream.parts()
-        except ContainerFault as fault:
-            self._report.add(f"a streamed answer: the container {fault}")
 
     def _invocation(self, *, is_stream: bool, is_async: bool = False) -> Invocation:
         request.max_content_length = self._limits.body_bytes

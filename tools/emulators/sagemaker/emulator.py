@@ -61,12 +61,11 @@ class EmulatorOptions(PlatformOptions):
     limits: SageMakerLimits = field(default_factory=SageMakerLimits)
 
 
-class Emulator(PlatformEmulator):
+class Emulator(PlatformEmulator[EmulatorOptions]):
     platform = "sagemaker"
 
     def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
-        super().__init__(out, err)
-        self._options = options
+        super().__init__(options, out, err)
         self._hosting = options.hosting
         self._limits = options.hosting.limits(options.limits)
 
@@ -102,19 +101,13 @@ class Emulator(PlatformEmulator):
         models = EndpointModels(client, archives, self._limits, self.report)
         endpoint = MultiModelEndpoint(client, models, self._limits, self.report)
         api = RuntimeApi(endpoint, self._options.api_port, self._limits, self.report)
-        with contextlib.closing(api):
+        with contextlib.closing(api), contextlib.closing(archives):
             container = self._container(folder / "model", folder / "models", port)
-            try:
-                scraped = self._hosting.scraped
-                probes = PingProbes(container, client, self._limits, self.report, models, scraped)
+            with container.serving(client, self._limits.stop_s, self.report):
+                probes = PingProbes(container, client, self._limits, self.report, models, self._hosting.scraped)
                 if self._serve(api, probes, stopped, "the container is ready; the runtime API"):
                     calls, evicted = counted(api.calls, "invocation"), counted(models.evictions, "model")
                     self._say(f"{calls}, {evicted} evicted")
-                client.close()  # first, because a container that was told to end need not answer new requests
-                container.stop(self._limits.stop_s, self.report)
-            finally:
-                container.kill()
-                archives.close()
 
     def _run_fleet(self, start: StartContainer, stopped: threading.Event) -> None:
         hosting = self._hosting
@@ -134,20 +127,13 @@ class Emulator(PlatformEmulator):
                 queue.close()
 
     def _transform(self, options: TransformOptions, start: StartContainer, stopped: threading.Event) -> bool:
-        """Run the job; its end stops the container."""
         port = self._port()
         container, client = start(port), ContainerClient(port, self._limits)
-        probes = PingProbes(container, client, self._limits, self.report)
-        try:
-            if not probes.wait_until_ready(stopped.is_set):
+        with container.serving(client, self._limits.stop_s, self.report):
+            if not PingProbes(container, client, self._limits, self.report).wait_until_ready(stopped.is_set):
                 return False
             self._say("the container is ready; the job runs")
-            succeeded = TransformJob(options, client, self.report, self._say).run(stopped.is_set)
-            client.close()
-            container.stop(self._limits.stop_s, self.report)
-        finally:
-            container.kill()
-        return succeeded
+            return TransformJob(options, client, self.report, self._say).run(stopped.is_set)
 
     @property
     def _variables(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 from urllib.parse import quote
 
 import orjson
@@ -264,56 +264,45 @@ class Endpoint(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
 class SingleModelEndpoint:
-    """Forwards every invocation to its path, /invocations or OpenAI's."""
-
-    def __init__(self, client: ContainerClient, limits: SageMakerLimits, report: BreachReport) -> None:
-        self._client = client
-        self._limits = limits
-        self._report = report
+    client: ContainerClient
+    limits: SageMakerLimits
+    report: BreachReport
 
     def invoke(self, invocation: Invocation) -> ContainerAnswer:
         _refuse_target(invocation)
-        answer = _ask(self._client, invocation.path, invocation, self._limits, self._report)
-        return _successful(answer)
+        return _successful(_ask(self.client, invocation.path, invocation, self.limits, self.report))
 
     @contextmanager
     def stream(self, invocation: Invocation) -> Iterator[ContainerStream]:
         _refuse_target(invocation)
-        opened = self._client.open(
-            "POST",
-            invocation.path,
-            headers=invocation.headers,
-            body=invocation.body,
-            within_s=self._limits.stream_s,
-        )
+        path, headers, body = invocation.path, invocation.headers, invocation.body
         with ExitStack() as stack:
             try:
+                opened = self.client.open("POST", path, headers=headers, body=body, within_s=self.limits.stream_s)
                 stream = stack.enter_context(opened)
                 if stream.status != _OK:
-                    answer = stream.whole(self._limits.body_bytes)
+                    answer = stream.whole(self.limits.body_bytes)
                     raise model_error(answer.status, answer.text)
             except ContainerFault as fault:
-                raise _no_answer(f"POST {invocation.path}", fault, self._report) from fault
+                raise _no_answer(f"POST {path}", fault, self.report) from fault
             yield stream
 
     def bidirectional(self, headers: Mapping[str, str]) -> BidirectionalStream:
-        if self._client.is_closed:
+        if self.client.is_closed:
             raise ClientClosed
-        limits = self._limits
-        return BidirectionalStream(self._client.port, headers, limits.connect_s, limits.bidirectional_s)
+        return BidirectionalStream(self.client.port, headers, self.limits.connect_s, self.limits.bidirectional_s)
 
 
+@dataclass(frozen=True, eq=False)
 class MultiModelEndpoint:
-    """Forwards every invocation to the model that it names, and loads that model first if necessary."""
+    """Loads the model that an invocation names first if necessary."""
 
-    def __init__(
-        self, client: ContainerClient, models: EndpointModels, limits: SageMakerLimits, report: BreachReport
-    ) -> None:
-        self._client = client
-        self._models = models
-        self._limits = limits
-        self._report = report
+    client: ContainerClient
+    models: EndpointModels
+    limits: SageMakerLimits
+    report: BreachReport
 
     def invoke(self, invocation: Invocation) -> ContainerAnswer:
         key = invocation.target_model
@@ -321,22 +310,20 @@ class MultiModelEndpoint:
             raise validation_error(
                 "Invocation of a multi-model endpoint without the header X-Amzn-SageMaker-Target-Model"
             )
-        with self._models.use(key) as name:
+        with self.models.use(key) as name:
             while True:
                 path = f"/models/{name}/invoke"
-                answer = _ask(self._client, path, invocation, self._limits, self._report)
-                if answer.status != NO_MEMORY or not self._models.evict_for(key):
+                answer = _ask(self.client, path, invocation, self.limits, self.report)
+                if answer.status != NO_MEMORY or not self.models.evict_for(key):
                     break
         if answer.status == 404:
-            self._report.add(f"POST {path}: the container answered 404 for a model that is loaded")
+            self.report.add(f"POST {path}: the container answered 404 for a model that is loaded")
         return _successful(answer)
 
-    @contextmanager
-    def stream(self, invocation: Invocation) -> Iterator[ContainerStream]:
+    def stream(self, invocation: Invocation) -> NoReturn:
         raise validation_error("A multi-model endpoint has no response stream")
-        yield  # pragma: no cover
 
-    def bidirectional(self, headers: Mapping[str, str]) -> BidirectionalStream:
+    def bidirectional(self, headers: Mapping[str, str]) -> NoReturn:
         raise validation_error("A multi-model endpoint has no bidirectional stream")
 
 

@@ -370,30 +370,24 @@ _OK = 200
 _PROBE_POLL_S = 0.05
 
 
+@dataclass(eq=False)
 class PingProbes:
-    """Probes `container` with `client` and reports breaches. One thread at a time."""
+    """Probes `container` with `client` and reports breaches. One thread at a time.
 
-    def __init__(
-        self,
-        container: Container,
-        client: ContainerClient,
-        limits: SageMakerLimits,
-        report: BreachReport,
-        models: EndpointModels | None = None,
-        scraped: tuple[str, float] = ("", 0.0),
-    ) -> None:
-        """`scraped` is the path of the metrics, empty for none, and the seconds between two scrapes."""
-        self._container = container
-        self._client = client
-        self._limits = limits
-        self._report = report
-        self._models = models
-        self._scraped, self._scrape_s = scraped
-        self._next_scrape_s = 0.0
+    `scraped` is the path of the metrics, empty for none, and the seconds between two scrapes.
+    """
+
+    container: Container
+    client: ContainerClient
+    limits: SageMakerLimits
+    report: BreachReport
+    models: EndpointModels | None = None
+    scraped: tuple[str, float] = ("", 0.0)
+    _next_scrape_s: float = 0.0
 
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
         """Wait until /ping answers 200. False if it is stopped before, the container ends, or the time is over."""
-        deadline = time.monotonic() + self._limits.startup_s
+        deadline = time.monotonic() + self.limits.startup_s
         last = "was not asked"
         while not is_stopped():
             if self._report_end():
@@ -403,15 +397,15 @@ class PingProbes:
                 return True
             last = fault
             if time.monotonic() > deadline:
-                limit = seconds(self._limits.startup_s)
-                self._report.add(f"the container was not ready {limit} after its start: at the last probe it {last}")
+                limit = seconds(self.limits.startup_s)
+                self.report.add(f"the container was not ready {limit} after its start: at the last probe it {last}")
                 return False
             time.sleep(_PROBE_POLL_S)
         return False
 
     def watch(self, stopped: threading.Event) -> None:
         """Probe until `stopped` or the container has ended."""
-        while not stopped.wait(self._limits.probe_interval_s):
+        while not stopped.wait(self.limits.probe_interval_s):
             if not self.probe():
                 return
 
@@ -420,33 +414,34 @@ class PingProbes:
         if self._report_end():
             return False
         fault = self._ping_fault()
-        if fault is not None and self._container.exit_status is None:
-            self._report.add(f"GET /ping: the container {fault}")
-        if self._models is not None:
-            self._check_list(self._models)
-        if self._scraped and time.monotonic() >= self._next_scrape_s:
-            self._next_scrape_s = time.monotonic() + self._scrape_s
+        if fault is not None and self.container.exit_status is None:
+            self.report.add(f"GET /ping: the container {fault}")
+        if self.models is not None:
+            self._check_list(self.models)
+        page, scrape_s = self.scraped
+        if page and time.monotonic() >= self._next_scrape_s:
+            self._next_scrape_s = time.monotonic() + scrape_s
             try:
-                answer = self._client.ask("GET", self._scraped, within_s=self._limits.scrape_s)
+                answer = self.client.ask("GET", page, within_s=self.limits.scrape_s)
                 if answer.status != _OK:
                     raise ContainerFault(f"answered {answer.status}")
                 if not any(text_string_to_metric_families(answer.text)):
                     raise ContainerFault("has no metrics")
             except (ContainerFault, ValueError) as error:
-                if self._container.exit_status is None:
-                    self._report.add(f"GET {self._scraped}, which the platform scrapes: the container {error}")
+                if self.container.exit_status is None:
+                    self.report.add(f"GET {page}, which the platform scrapes: the container {error}")
         return True
 
     def _report_end(self) -> bool:
-        status = self._container.exit_status
+        status = self.container.exit_status
         if status is None:
             return False
-        self._report.add(f"the container ended by itself, with status {status}")
+        self.report.add(f"the container ended by itself, with status {status}")
         return True
 
     def _ping_fault(self) -> str | None:
         try:
-            answer = self._client.ask("GET", "/ping", within_s=self._limits.ping_s)
+            answer = self.client.ask("GET", "/ping", within_s=self.limits.ping_s)
         except ContainerFault as fault:
             return str(fault)
         if answer.status != _OK:
@@ -458,11 +453,11 @@ class PingProbes:
     def _check_list(self, models: EndpointModels) -> None:
         """Check that the list has every model that was loaded both before and after the request for it."""
         before = models.loaded()
-        with self._report.faults("GET /models"):
-            listed = read_model_list(self._client, self._limits.ping_s)
+        with self.report.faults("GET /models"):
+            listed = read_model_list(self.client, self.limits.ping_s)
             after = models.loaded()
             for name in before.keys() & after.keys():
                 if name not in listed:
-                    self._report.add(f"GET /models: model {name} is loaded and not in the container's list")
+                    self.report.add(f"GET /models: model {name} is loaded and not in the container's list")
                 elif listed[name] != after[name]:
-                    self._report.add(f"GET /models: the container lists another url for model {name}: {listed[name]}")
+                    self.report.add(f"GET /models: the container lists another url for model {name}: {listed[name]}")

@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -205,11 +205,12 @@ class InstanceConfig:
 _PREDICTIONS, _ERRORS = "predictions_0001.jsonl", "errors_0001.jsonl"
 
 
-class BatchOutput:
+class BatchOutput(ExitStack):
     """Writes the files; a context manager. A missing `folder` is created, and each file with its first line."""
 
     def __init__(self, folder: Path) -> None:
         """Raises ConfigInvalid if the folder cannot be created or has the output of another job."""
+        super().__init__()
         self._folder = folder
         self._files: dict[str, BinaryIO] = {}
         try:
@@ -220,13 +221,6 @@ class BatchOutput:
             if (folder / name).exists():
                 raise ConfigInvalid(f"{folder / name} exists already", hint="name another folder for the output")
 
-    def __enter__(self) -> BatchOutput:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
-
     def add_prediction(self, label: dict[str, Any], prediction: Any) -> None:
         self._add(_PREDICTIONS, {**label, "prediction": prediction})
 
@@ -235,7 +229,7 @@ class BatchOutput:
 
     def _add(self, name: str, line: dict[str, Any]) -> None:
         if name not in self._files:
-            self._files[name] = (self._folder / name).open("xb")
+            self._files[name] = self.enter_context((self._folder / name).open("xb"))
         self._files[name].write(write_json(line) + b"\n")
 
 
@@ -282,60 +276,47 @@ class BatchCounts:
         return escaped(f"{self.predicted} instances predicted, {self.failed} failed{stopped}{error}")
 
 
-class BatchJob:
-    """Sends requests to `endpoint`. Runs once, on one thread."""
+def run_batch_job(options: BatchOptions, endpoint: Endpoint, is_stopped: Callable[[], bool]) -> BatchCounts:
+    """Send requests to `endpoint` until the end of the input, or until `is_stopped` returns true.
 
-    def __init__(self, options: BatchOptions, endpoint: Endpoint) -> None:
-        self._options = options
-        self._endpoint = endpoint
+    Raises ConfigInvalid for an input that cannot be read or an output folder that cannot be created, and OSError if
+    writing the output fails.
+    """
+    counts = BatchCounts()
+    with BatchOutput(options.output) as output:
 
-    def run(self, is_stopped: Callable[[], bool]) -> BatchCounts:
-        """Run until the end of the input, or until `is_stopped` returns true.
+        def valid() -> Iterator[BatchInstance]:
+            """The instances that can be sent; the others are written as errors."""
+            for record in read_records(options.input, options.instances_format):
+                instance = options.config.instance(record, options.instances_format)
+                if instance.fault:
+                    counts.add_failed(1, instance.fault)
+                    output.add_error(instance.label, Status.INVALID_ARGUMENT, instance.fault)
+                else:
+                    yield instance
 
-        Raises ConfigInvalid for an input that cannot be read or an output folder that cannot be created, and OSError
-        if writing the output fails.
-        """
-        counts = BatchCounts()
-        options = self._options
-        with BatchOutput(options.output) as output:
-
-            def valid() -> Iterator[BatchInstance]:
-                """The instances that can be sent; the others are written as errors."""
-                for record in read_records(options.input, options.instances_format):
-                    instance = options.config.instance(record, options.instances_format)
-                    if instance.fault:
-                        counts.add_failed(1, instance.fault)
-                        output.add_error(instance.label, Status.INVALID_ARGUMENT, instance.fault)
-                    else:
-                        yield instance
-
-            remaining = valid()
-            while instances := list(islice(remaining, options.batch_size)):
+        remaining = valid()
+        while instances := list(islice(remaining, options.batch_size)):
+            if is_stopped():
+                return counts
+            # All instances of a request get a prediction, or all get an error.
+            try:
+                request = predict_request([each.value for each in instances], options.parameters)
+                values, _ = endpoint.predictions(request)
+                if fault := request.miscount(values):
+                    raise GoogleError(500, f"the container {fault}")
+            except GoogleError as error:
                 if is_stopped():
                     return counts
-                self._predict(instances, output, counts, is_stopped)
-        counts.is_whole = not is_stopped()
-        return counts
-
-    def _predict(
-        self, instances: list[BatchInstance], output: BatchOutput, counts: BatchCounts, is_stopped: Callable[[], bool]
-    ) -> None:
-        """Send one request; all its instances get a prediction, or all get an error."""
-        try:
-            request = predict_request([each.value for each in instances], self._options.parameters)
-            values, _ = self._endpoint.predictions(request)
-            if fault := request.miscount(values):
-                raise GoogleError(500, f"the container {fault}")
-        except GoogleError as error:
-            if is_stopped():
-                return
-            counts.add_failed(len(instances), error.message)
-            for each in instances:
-                output.add_error(each.label, error.status, f"Cannot get predictions. {error.message}")
-            return
-        counts.predicted += len(instances)
-        for each, value in zip(instances, values, strict=True):
-            output.add_prediction(each.label, value)
+                counts.add_failed(len(instances), error.message)
+                for each in instances:
+                    output.add_error(each.label, error.status, f"Cannot get predictions. {error.message}")
+                continue
+            counts.predicted += len(instances)
+            for each, value in zip(instances, values, strict=True):
+                output.add_prediction(each.label, value)
+    counts.is_whole = not is_stopped()
+    return counts
 
 
 class Storage:
@@ -456,7 +437,7 @@ class BatchJobs:
             if not running.wait_until_ready(is_stopped):
                 raise impossible("Model server never became ready: the container has failed its probes")
             counts = [
-                BatchJob(_options(job, each, folder / "output" / str(place)), running.endpoint).run(is_stopped)
+                run_batch_job(_options(job, each, folder / "output" / str(place)), running.endpoint, is_stopped)
                 for place, each in enumerate(inputs, 1)
             ]
         finally:

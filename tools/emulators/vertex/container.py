@@ -15,10 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol
 
 from trident.adapters.vertex.platform import (
     DEPLOYED_MODEL_ID,
@@ -105,7 +104,6 @@ def container_environment(
 def container_arguments(
     arguments: Iterable[str], platform: Mapping[str, str], variables: Mapping[str, str]
 ) -> list[str]:
-    """The arguments with their references to the platform's and the model's variables replaced."""
     known = _known(platform, variables)
     return [expanded(text, known) for text in arguments]
 
@@ -127,10 +125,10 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-class DeployedContainer:
-    """Runs `command` in `environment`, which listens on `port`. A context manager for one use; it gives the probes.
+class RunningContainer:
+    """Runs `command` in `environment`, which listens on `port`, on a thread of its own, which probes it until `stop`.
 
-    `endpoint` sends calls to the container; it can be used before the container runs.
+    `endpoint` sends calls to the container.
     """
 
     def __init__(
@@ -143,60 +141,29 @@ class DeployedContainer:
         report: BreachReport,
         say: Callable[[str], None],
     ) -> None:
-        self._command = command
-        self._environment = environment
-        self._port = port
-        self._health_path = deployment.health_path
-        self._limits = limits
-        self._report = report
-        self._say = say
-        self._client = ContainerClient(port, limits)
-        self._probes: HealthProbes | None = None
-        self.endpoint = Endpoint(self._client, deployment, limits, report, self._has_traffic)
-
-    def __enter__(self) -> HealthProbes:
-        self._container = Container(self._command, self._environment)
-        self._probes = HealthProbes(
-            self._container, self._client, self._port, self._health_path, self._limits, self._report, self._say
-        )
-        return self._probes
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # First, because a container that was told to end need not answer new requests.
-        self._client.close()
-        if self.endpoint.direct is not None:
-            self.endpoint.direct.close()
-        try:
-            if kind is None:
-                self._container.stop(self._limits.stop_s, self._report)
-        finally:
-            self._container.kill()
-
-    def _has_traffic(self) -> bool:
-        return self._probes is not None and self._probes.has_traffic
-
-
-class RunningContainer:
-    """Runs `deployed` on a thread of its own, which probes it until `stop`."""
-
-    def __init__(self, deployed: DeployedContainer) -> None:
-        self.endpoint = deployed.endpoint
-        self._deployed = deployed
+        client = ContainerClient(port, limits)
+        self._has_traffic: Callable[[], bool] = lambda: False
+        self.endpoint = Endpoint(client, deployment, limits, report, lambda: self._has_traffic())
         self._stopped = threading.Event()
         self._is_ready: Future[bool] = Future()
-        self._thread = threading.Thread(target=self._run, name="container")
-        self._thread.start()
 
-    def _run(self) -> None:
-        try:
-            with self._deployed as probes:
+        def run() -> None:
+            try:
+                container = Container(command, environment)
+            except OSError as error:
+                self._is_ready.set_exception(ConfigInvalid(f"the container does not start: {error}"))
+                return
+            probes = HealthProbes(container, client, deployment.health_path, limits, report, say)
+            self._has_traffic = lambda: probes.has_traffic
+            with container.serving(client, limits.stop_s, report):
                 self._is_ready.set_result(probes.wait_until_ready(self._stopped.is_set))
                 if self._is_ready.result():
                     probes.watch(self._stopped)
-        except OSError as error:  # of the start
-            self._is_ready.set_exception(ConfigInvalid(f"the container does not start: {error}"))
+                if self.endpoint.direct is not None:
+                    self.endpoint.direct.close()
+
+        self._thread = threading.Thread(target=run, name="container")
+        self._thread.start()
 
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
         """False if it is stopped before, or its deployment has failed. Raises ConfigInvalid if it does not start."""
@@ -259,15 +226,6 @@ _OK = 200
 _CONNECT_S = 1.0
 
 
-class Restartable(Protocol):
-    """A container that can be probed and restarted."""
-
-    @property
-    def exit_status(self) -> int | None: ...
-
-    def restart(self, within_s: float, report: BreachReport) -> None: ...
-
-
 class _Start(Enum):
     READY = auto()
     STOPPED = auto()
@@ -275,71 +233,57 @@ class _Start(Enum):
     LATE = auto()
 
 
+@dataclass(eq=False)
 class HealthProbes:
-    """Probes `port` and `health_path` of a container. One thread, except for `has_traffic`."""
+    """Probes the port and the `health_path` of a container. One thread, except for `has_traffic`.
 
-    def __init__(
-        self,
-        container: Restartable,
-        client: ContainerClient,
-        port: int,
-        health_path: str,
-        limits: VertexLimits,
-        report: BreachReport,
-        say: Callable[[str], None],
-    ) -> None:
-        """`say` gets messages for the user that are not breaches."""
-        self._container = container
-        self._client = client
-        self._port = port
-        self._health_path = health_path
-        self._limits = limits
-        self._report = report
-        self._say = say
-        self._has_traffic = False
-        self._last = "was not asked"
-        self._failures = 0
+    `say` gets messages for the user that are not breaches.
+    """
 
-    @property
-    def has_traffic(self) -> bool:
-        """True while calls reach the container. Any thread."""
-        return self._has_traffic
+    container: Container
+    client: ContainerClient
+    health_path: str
+    limits: VertexLimits
+    report: BreachReport
+    say: Callable[[str], None]
+    has_traffic: bool = False
+    """True while calls reach the container. Any thread."""
+    _last: str = "was not asked"
+    _failures: int = 0
 
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
         """Wait until the container is healthy for the first time.
 
         False if it is stopped before, the container ends, or the time is over: then the deployment has failed.
         """
-        outcome = self._start(is_stopped, time.monotonic() + self._limits.deployment_s)
+        outcome = self._start(is_stopped, time.monotonic() + self.limits.deployment_s)
         if outcome is _Start.ENDED:
-            self._report.add(f"the container ended by itself, with status {self._container.exit_status}")
+            self.report.add(f"the container ended by itself, with status {self.container.exit_status}")
         elif outcome is _Start.LATE:
-            limit = seconds(self._limits.deployment_s)
-            self._report.add(
-                f"the container was not healthy {limit} after its start: at the last probe it {self._last}"
-            )
+            limit = seconds(self.limits.deployment_s)
+            self.report.add(f"the container was not healthy {limit} after its start: at the last probe it {self._last}")
         return outcome is _Start.READY
 
     def watch(self, stopped: threading.Event) -> None:
         """Probe until `stopped` is set. A container that ends is restarted."""
-        while not stopped.wait(self._limits.health_interval_s):
-            status = self._container.exit_status
+        while not stopped.wait(self.limits.health_interval_s):
+            status = self.container.exit_status
             if status is not None:
-                self._has_traffic = False
-                self._report.add(f"the container ended by itself, with status {status}, and was started again")
-                self._container.restart(self._limits.stop_s, self._report)
+                self.has_traffic = False
+                self.report.add(f"the container ended by itself, with status {status}, and was started again")
+                self.container.restart(self.limits.stop_s, self.report)
                 if self._start(stopped.is_set, math.inf) is _Start.READY:
-                    self._say("the container is healthy again and gets calls")
+                    self.say("the container is healthy again and gets calls")
             elif self._is_healthy():
                 self._failures = 0
-                if not self._has_traffic:
-                    self._has_traffic = True
-                    self._say("the container is healthy again and gets calls")
+                if not self.has_traffic:
+                    self.has_traffic = True
+                    self.say("the container is healthy again and gets calls")
             else:
                 self._failures += 1
-                if self._failures >= self._limits.health_failures and self._has_traffic:
-                    self._has_traffic = False
-                    self._report.add(
+                if self._failures >= self.limits.health_failures and self.has_traffic:
+                    self.has_traffic = False
+                    self.report.add(
                         f"health: {self._failures} failed probes in a row, so the container got no more calls: "
                         f"at the last one it {self._last}"
                     )
@@ -348,37 +292,37 @@ class HealthProbes:
         """Probe from the start of the container until it is healthy."""
         listens = False
         started = time.monotonic()
-        tries, apart_s = self._limits.liveness_tries, self._limits.liveness_interval_s
+        tries, apart_s = self.limits.liveness_tries, self.limits.liveness_interval_s
         while not is_stopped():
-            if self._container.exit_status is not None:
+            if self.container.exit_status is not None:
                 return _Start.ENDED
             if not listens:
                 try:
-                    socket.create_connection((HOST, self._port), _CONNECT_S).close()
+                    socket.create_connection((HOST, self.client.port), _CONNECT_S).close()
                     listens = True
                 except OSError:
-                    self._last = f"did not listen on port {self._port}"
+                    self._last = f"did not listen on port {self.client.port}"
             if listens and self._is_healthy():
                 self._failures = 0
-                self._has_traffic = True
+                self.has_traffic = True
                 return _Start.READY
             now = time.monotonic()
             if now > deadline:
                 return _Start.LATE
             # After the platform's last liveness probe.
             if not listens and now - started > (tries - 1) * apart_s:
-                self._report.add(
-                    f"liveness: the container did not listen on port {self._port} in {tries} tries {seconds(apart_s)} "
-                    "apart and was started again"
+                self.report.add(
+                    f"liveness: the container did not listen on port {self.client.port} in {tries} tries "
+                    f"{seconds(apart_s)} apart and was started again"
                 )
-                self._container.restart(self._limits.stop_s, self._report)
+                self.container.restart(self.limits.stop_s, self.report)
                 started = time.monotonic()
             time.sleep(_POLL_S)
         return _Start.STOPPED
 
     def _is_healthy(self) -> bool:
         try:
-            answer = self._client.ask("GET", self._health_path, within_s=self._limits.health_s)
+            answer = self.client.ask("GET", self.health_path, within_s=self.limits.health_s)
         except ContainerFault as fault:
             self._last = str(fault)
             return False

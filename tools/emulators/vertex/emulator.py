@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 from flask import Response, g, request
@@ -27,10 +27,9 @@ from werkzeug.routing import BaseConverter
 from trident.app.terminal import counted
 from trident.tools.emulators.container import BreachReport, ContainerFault, free_port
 from trident.tools.emulators.emulator import ApiServer, PlatformEmulator, PlatformOptions, Reply
-from trident.tools.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions
+from trident.tools.emulators.vertex.batch import BatchOptions, run_batch_job
 from trident.tools.emulators.vertex.container import (
     STORAGE_SCHEME,
-    DeployedContainer,
     RunningContainer,
     container_arguments,
     container_environment,
@@ -76,13 +75,8 @@ class EmulatorOptions(PlatformOptions):
     batch: BatchOptions | None = None
 
 
-class Emulator(PlatformEmulator):
+class Emulator(PlatformEmulator[EmulatorOptions]):
     platform = "vertex"
-
-    def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
-        super().__init__(out, err)
-        self._options = options
-        self._limits = options.limits
 
     def _run_in(self, folder: Path, stopped: threading.Event) -> bool:
         """Returns False if an instance of the job has no prediction."""
@@ -91,13 +85,23 @@ class Emulator(PlatformEmulator):
         storage_uri = provided(options.model, folder / "artifacts", stopped.is_set) if options.model else ""
         if options.batch is not None:
             options.batch.check()
-            deployed = self._deployed(deployment, self._limits, storage_uri, options.arguments, options.variables)
-            counts = self._predict_batch(deployed, options.batch, stopped)
+            running = self._deployed(deployment, options.limits, storage_uri, options.arguments, options.variables)
+            with ThreadPoolExecutor(1, "batch job") as pool, contextlib.ExitStack() as held:
+                held.callback(running.stop)
+                if not running.wait_until_ready(stopped.is_set):
+                    return False
+                self._say("the container is ready; the job runs")
+                future = pool.submit(run_batch_job, options.batch, running.endpoint, stopped.is_set)
+                future.add_done_callback(lambda _: stopped.set())
+                stopped.wait()
+            # The container has ended, so the job waits for no answer.
+            counts = future.result()
+            self._say(counts.text())
             return counts.is_whole and not counts.failed
         project = Project(self._start)
         ready = "the project is empty; its API"
         if options.model:
-            project.begin_with(deployment, self._limits, self._model(storage_uri))
+            project.begin_with(deployment, options.limits, self._model(storage_uri))
             ready = f"the container is ready; {deployment.endpoint}"
         api = VertexApi(project, options.api_port, self.report, self._say)
         with contextlib.closing(api), contextlib.closing(project):
@@ -127,26 +131,7 @@ class Emulator(PlatformEmulator):
         """Start the container of a model. The server takes the place of its image."""
         spec = model.get("containerSpec", {})
         variables = {each["name"]: each.get("value", "") for each in spec.get("env", ())}
-        storage_uri, arguments = model.get("artifactUri", ""), spec.get("args", ())
-        return RunningContainer(self._deployed(deployment, limits, storage_uri, arguments, variables))
-
-    def _predict_batch(
-        self, deployed: DeployedContainer, options: BatchOptions, stopped: threading.Event
-    ) -> BatchCounts:
-        """Run the job; its end sets `stopped`, which ends the emulator."""
-        job = BatchJob(options, deployed.endpoint)
-        with ThreadPoolExecutor(1, "batch job") as pool:
-            with deployed as probes:
-                if not probes.wait_until_ready(stopped.is_set):
-                    return BatchCounts()
-                self._say("the container is ready; the job runs")
-                future = pool.submit(job.run, stopped.is_set)
-                future.add_done_callback(lambda _: stopped.set())
-                probes.watch(stopped)
-            # The container has ended, so the job waits for no answer.
-            counts = future.result()
-        self._say(counts.text())
-        return counts
+        return self._deployed(deployment, limits, model.get("artifactUri", ""), spec.get("args", ()), variables)
 
     def _deployed(
         self,
@@ -155,13 +140,13 @@ class Emulator(PlatformEmulator):
         storage_uri: str,
         arguments: Sequence[str],
         variables: Mapping[str, str],
-    ) -> DeployedContainer:
+    ) -> RunningContainer:
         options, port = self._options, free_port()
         disk = Path(tempfile.mkdtemp(prefix="disk-", dir=self._folder))
         platform = platform_variables(deployment, port, storage_uri)
         cache = options.cache if storage_uri.startswith(STORAGE_SCHEME) else None
         machine = machine_variables(free_port(), disk, cache)
-        return DeployedContainer(
+        return RunningContainer(
             [*options.command, *container_arguments(arguments, platform, variables)],
             container_environment(options.environment, machine, platform, variables),
             port,
@@ -191,8 +176,6 @@ _SDK_OVERHEAD = 4096
 
 
 class VertexApi(ApiServer):
-    """Serves `project` on `port`, 0 for any free one."""
-
     def __init__(self, project: Project, port: int, report: BreachReport, say: Callable[[str], None]) -> None:
         super().__init__(port, "prediction API")
         self._project = project
@@ -265,9 +248,7 @@ class VertexApi(ApiServer):
                 if answer.status != _OK:
                     raise refused(answer.status, answer.text)
                 return Reply(sdk_answer(answer.headers, answer.body), _OK, {**headers, **_JSON})
-            reply = self._stream(raw, endpoint, held, from_sdk=from_sdk)
-            reply.call_on_close(held.pop_all().close)
-            return reply
+            return self._stream(raw, endpoint, held, from_sdk=from_sdk)
 
     def _invoke(self, identity: str, _route: str, model: str | None = None) -> Response:
         with self._project.called(identity, model) as endpoint:
@@ -320,9 +301,9 @@ class VertexApi(ApiServer):
         stream = held.enter_context(endpoint.stream(raw))
         headers, parts = passed_back(stream.headers, endpoint.deployment), self._parts(stream.parts())
         if not from_sdk:
-            return Reply.of_parts(parts, stream.status, headers)
+            return Reply.of_parts(parts, stream.status, headers, held)
         if stream.status == _OK:
-            return Reply.of_parts(sdk_answers(stream.headers, parts), _OK, {**headers, **_JSON})
+            return Reply.of_parts(sdk_answers(stream.headers, parts), _OK, {**headers, **_JSON}, held)
         try:
             text = stream.whole(endpoint.limits.body_bytes).text
         except ContainerFault as fault:

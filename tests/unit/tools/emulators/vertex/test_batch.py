@@ -16,7 +16,6 @@ from trident.tools.emulators.container import BreachReport, ContainerClient
 from trident.tools.emulators.vertex.batch import (
     BatchCounts,
     BatchInstance,
-    BatchJob,
     BatchOptions,
     InputRecord,
     InstanceConfig,
@@ -24,6 +23,7 @@ from trident.tools.emulators.vertex.batch import (
     InstanceType,
     format_of,
     read_records,
+    run_batch_job,
 )
 from trident.tools.emulators.vertex.endpoint import Deployment, Endpoint, batch_limits
 
@@ -161,7 +161,7 @@ class Job:
         with self.container:
             client = ContainerClient(self.container.port, limits)
             endpoint = Endpoint(client, Deployment(), limits, self.report, lambda: True)
-            return BatchJob(BatchOptions(**chosen), endpoint).run(is_stopped)
+            return run_batch_job(BatchOptions(**chosen), endpoint, is_stopped)
 
     def lines(self, name: str) -> list[Any]:
         return [json.loads(line) for line in (self.output / name).read_text().splitlines()]

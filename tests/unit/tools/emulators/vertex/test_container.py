@@ -97,7 +97,7 @@ class Probed:
         self.report = BreachReport()
         self.said: list[str] = []
         client = ContainerClient(port, limits)
-        self.probes = HealthProbes(self.machine, client, port, HEALTH, limits, self.report, self.said.append)
+        self.probes = HealthProbes(self.machine, client, HEALTH, limits, self.report, self.said.append)
 
     @property
     def breaches(self) -> list[str]:
@@ -164,7 +164,7 @@ def test_a_late_answer_is_a_failed_probe(script: ScriptedContainer) -> None:
     over = threading.Event()
     limits = VertexLimits(health_interval_s=0.005, health_s=0.02)
     probed = Probed(script.port, limits)
-    probed.probes._has_traffic = True
+    probed.probes.has_traffic = True
 
     def answer(call: Call) -> Answer:
         over.wait(LIMIT_S)
