@@ -44,20 +44,6 @@ def event(text: str) -> bytes:
     )
 
 
-def test_a_model_with_one_response_generates_an_object_or_an_event(server: ServerProcess) -> None:
-    document = {"INPUT0": list(range(16)), "INPUT1": [1] * 16, "id": "r1"}
-    expected = {"OUTPUT0": list(range(1, 17)), "OUTPUT1": list(range(-1, 15)), "id": "r1"}
-    base = f"http://{server.address}/v2/models/simple"
-    for route, kind in (("generate", "application/json"), ("versions/1/generate_stream", EVENTS)):
-        answer = requests.post(f"{base}/{route}", json=document, timeout=LIMIT_S)
-        assert (answer.status_code, answer.headers["Content-Type"]) == (200, kind)
-        text = answer.text.removeprefix("data: ").removesuffix("\n\n")
-        assert json.loads(text) == {**expected, "model_name": "simple", "model_version": "1"}
-        answer = requests.post(f"{base}/{route}", json={"INPUT0": [1] * 16}, timeout=LIMIT_S)
-        assert (answer.status_code, answer.headers["Content-Type"]) == (400, "application/json")
-        assert "expected 2 inputs but got 1 inputs for model 'simple'" in answer.json()["error"]
-
-
 def test_each_response_is_an_event_and_each_stream_one_access_log_line(server: ServerProcess) -> None:
     with stream(server, "say one", "say two words", 'say "three"', id="r7") as answer:
         assert (answer.status_code, answer.headers["Content-Type"]) == (200, EVENTS)

@@ -1,4 +1,4 @@
-"""Compression and classes with NVIDIA's client, `tritonclient.http`. Source: docs/spec/http.md sections 3 to 6."""
+"""Classes of a ZipMap with NVIDIA's client, `tritonclient.http`. Source: docs/spec/http.md section 6."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
-from tests.contract.grpc.grpc_requests import assert_simple
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.unit.onnx_models import classifier, write_version
@@ -38,17 +37,6 @@ def tensor(name: str, values: Array, datatype: str, *, binary: bool = True) -> A
     made = triton.InferInput(name, list(values.shape), datatype)
     made.set_data_from_numpy(values, binary_data=binary)
     return made
-
-
-@pytest.mark.parametrize(("request_by", "response"), [("gzip", "deflate"), ("deflate", "gzip"), ("gzip", None)])
-def test_bodies_are_compressed_both_ways(client: Any, request_by: str, response: str | None) -> None:
-    first, second = np.arange(16, dtype=np.int32).reshape(1, 16), np.full((1, 16), 3, np.int32)
-    for binary in (True, False):
-        inputs = [tensor(name, each, "INT32", binary=binary) for name, each in (("INPUT0", first), ("INPUT1", second))]
-        result = client.infer(
-            "simple", inputs, request_compression_algorithm=request_by, response_compression_algorithm=response
-        )
-        assert_simple(result)
 
 
 @pytest.mark.parametrize("binary", [True, False])

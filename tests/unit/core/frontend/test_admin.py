@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
-from trident.core.frontend.admin import FRESH_S, LoadReports, changed_settings, model_statistics_json, wanted_changes
+from trident.core.frontend.admin import FRESH_S, LoadReports, changed_settings, model_statistics_json
 from trident.core.inference.request import CloseReason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.log import LogLevels, change_log
@@ -88,74 +88,6 @@ def test_changing_the_log_file_is_refused_without_other_changes() -> None:
     assert isinstance(error, Unsupported)
     assert error.message == "log file location can not be updated through network protocol"
     assert levels == LogLevels()
-
-
-def texts(name: str, value: object) -> list[str]:
-    assert isinstance(value, list)
-    return value
-
-
-def text(name: str, value: object) -> str:
-    return str(value)
-
-
-def changes(**wanted: Any) -> dict[str, Any]:
-    return wanted_changes(wanted, lambda: {"trace_mode": "triton"}, texts, text, " ")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        ({}, {}),
-        ({"trace_mode": "triton"}, {}),
-        ({"trace_level": ["TENSORS", "TIMESTAMPS"]}, {"trace_level": ("TIMESTAMPS", "TENSORS")}),
-        ({"trace_level": []}, {}),
-        ({"trace_level": ["OFF"]}, {"trace_level": ()}),
-        ({"trace_level": None, "trace_rate": None}, {"trace_level": None, "trace_rate": None}),
-        ({"trace_rate": "4294967295", "log_frequency": " +3"}, {"trace_rate": 4294967295, "log_frequency": 3}),
-        ({"trace_count": "-1"}, {"trace_count": -1}),
-    ],
-)
-def test_trace_changes_are_parsed(wanted: dict[str, Any], found: dict[str, Any]) -> None:
-    assert changes(**wanted) == found
-
-
-@pytest.mark.parametrize(
-    ("wanted", "message", "kind"),
-    [
-        ({"trace_file": None}, "trace file location can not be updated through network protocol", Unsupported),
-        ({"trace_level": ["OFF", "TENSORS"]}, "Expect only one trace level 'OFF' is specified", InvalidRequest),
-        ({"trace_mode": "opentelemetry"}, "'trace_mode' can not be updated through network protocol", Unsupported),
-        ({"url": None}, "'url' can not be updated through network protocol", Unsupported),
-        (
-            {"trace_level": ["TENSORS", "timestamps"]},
-            "unknown trace level 'timestamps'",
-            InvalidRequest,
-        ),
-        ({"trace_rate": "12abc"}, "Unable to parse 'trace_rate', got: 12abc", InvalidRequest),
-        (
-            {"log_frequency": "-1"},
-            "Unable to parse 'log_frequency', value is out of range [ 0, 4294967295 ], got: -1",
-            InvalidRequest,
-        ),
-        (
-            {"trace_rate": "10000000000"},
-            "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 10000000000",
-            InvalidRequest,
-        ),
-        (
-            {"trace_count": "9" * 5000},
-            f"Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: {'9' * 5000}",
-            InvalidRequest,
-        ),
-        ({"trace_levl": ["OFF"]}, "unknown trace setting 'trace_levl', did you mean 'trace_level'?", InvalidRequest),
-        ({"trace_count": "-2"}, "Unable to parse 'trace_count'. Expecting value >= -1, got: -2", InvalidRequest),
-    ],
-)
-def test_invalid_trace_changes_are_refused(wanted: dict[str, Any], message: str, kind: type[ServerError]) -> None:
-    with pytest.raises(kind) as refusal:
-        changes(**wanted)
-    assert refusal.value.message == message
 
 
 COUNTED = StatisticsSnapshot(

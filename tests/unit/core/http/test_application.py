@@ -169,18 +169,6 @@ def test_a_500_of_a_model_or_a_client_is_logged_without_a_traceback(
     assert record.exc_info is None
 
 
-def test_a_refusal_before_parsing_is_text() -> None:
-    application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
-    for path, status in (
-        ("/v2/models/nope/infer", "404 Not Found"),
-        ("/v2/models/simple/versions/9/infer", "404 Not Found"),
-        (f"/v2/models/simple/versions/{2**63}/infer", "400 Bad Request"),
-    ):
-        answer = call(application, path)
-        assert (answer[0], answer[1]["Content-Type"]) == (status, "text/plain")
-    assert call(application, INFER)[1]["Content-Type"] == JSON
-
-
 def test_restrictions_are_checked_before_everything() -> None:
     application = Recording(restricted=parse_restricted(["inference,health:key=value"]))
     refusal = b'{"error":"This API is restricted, expecting header \'key\'"}'

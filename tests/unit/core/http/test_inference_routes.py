@@ -45,15 +45,6 @@ def client() -> Client:
     return client_of(doubled)
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
-    path = f"/v2/models/simple/{route}"
-    answer = client.post(path, data=b"x", headers={"Content-Encoding": "gzip"})
-    text = "Unsupported content-encoding, only 'identity' is supported."
-    assert (answer.status_code, answer.content_type, answer.json) == (400, JSON, {"error": text})
-    assert client.post(path, json={"IN": 1}, headers={"Content-Encoding": "identity"}).status_code == 200
-
-
 def test_execution_errors_have_tritons_content_type() -> None:
     form = {"name": "OUT", "parameters": {"classification": 1}}
     body = {"inputs": [{"name": "IN", "datatype": "BOOL", "shape": [1], "data": [True]}], "outputs": [form]}
@@ -129,12 +120,6 @@ def event_of(text: str) -> bytes:
 ERROR = b'data: {"error":"broken"}\n\n'
 
 
-def test_a_later_error_is_an_event() -> None:
-    _, client = streaming(said("a"), said("b"), failed(InvalidRequest("broken", hint="cure")), end())
-    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
-    assert (answer.status_code, answer.data) == (200, event_of("a") + event_of("b") + ERROR)
-
-
 def test_a_last_response_without_outputs_is_an_event() -> None:
     _, client = streaming(said("a"), InferenceResponse("simple", 3, []))
     answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
@@ -198,33 +183,6 @@ class InferClient:
     def _respond(self, request: InferenceRequest) -> InferenceResponse:
         self.seen.append(request)
         return echo(request)
-
-
-UNPARSABLE = "Unable to parse Inference-Header-Content-Length, got: {}"
-OUT_OF_RANGE = (
-    "Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {}"
-)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        *[(value, UNPARSABLE) for value in ("abc", "", "5 5", "5\xb2")],
-        *[(value, OUT_OF_RANGE) for value in ("2147483648", "9" * 5000)],
-        *[(value, f"inference header size should be in range (0, {len(BODY)}), got: {{}}") for value in ("-1", "9999")],
-    ],
-    ids=range(8),
-)
-def test_invalid_header_lengths_are_refused(value: str, text: str) -> None:
-    reply = InferClient().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": value})
-    assert (reply.status_code, reply.mimetype) == (400, "text/plain")
-    assert orjson.loads(reply.data) == {"error": text.format(value)}
-
-
-@pytest.mark.parametrize("sign", ["+", "000"])
-def test_a_header_length_may_have_a_sign_and_zeros(sign: str) -> None:
-    reply = InferClient().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": f"{sign}{len(BODY)}"})
-    assert reply.status_code == 200
 
 
 @pytest.mark.parametrize(("waits", "arrived_ns"), [(True, 7), (False, 0)])

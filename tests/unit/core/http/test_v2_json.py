@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import orjson
 import pytest
 
@@ -87,69 +84,3 @@ def test_duplicate_members_are_all_returned_as_pairs() -> None:
 
 
 # --- json tensors
-
-
-def documents(value: str, datatype: str) -> list[Any]:
-    """`value` as it is in a small document and in a large one: both must be read alike."""
-    text = f'{{"inputs":[{{"datatype":"{datatype}","data":{value}}}]}}'
-    return [
-        parse_document((text + padding).encode(), binary_follows=False)["inputs"][0]["data"]
-        for padding in ("", " " * 2000)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("datatype", "text", "expected"),
-    [
-        ("INT32", "[1,-2,3]", [1, -2, 3]),
-        ("INT8", "[[127],[-128]]", [127, -128]),
-        ("UINT64", "[18446744073709551615,0]", [2**64 - 1, 0]),
-        ("INT64", "[9223372036854775807,-9223372036854775808]", [2**63 - 1, -(2**63)]),
-        ("FP32", "[[1,2.5],[3]]", [1.0, 2.5, 3.0]),
-        ("FP64", "[0.1,7]", [0.1, 7.0]),
-        ("BOOL", "[true,[false]]", [True, False]),
-        ("FP32", "[1e39,-1e39,Infinity,-Inf]", [np.inf, -np.inf, np.inf, -np.inf]),
-        ("FP32", "[18446744073709551616,-1e-999]", [2.0**64, -0.0]),
-    ],
-)
-def test_array_from_json_reads_nested_numbers_row_major(datatype: str, text: str, expected: list[Any]) -> None:
-    for content in documents(text, datatype):
-        array = array_from_json(content, BY_NAME[datatype], len(expected), "IN")
-        assert array.dtype == BY_NAME[datatype].dtype
-        assert array.tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("datatype", "text", "message"),
-    [
-        ("INT64", "[1.5,2]", "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
-        ("UINT8", "[-1]", "Unable to parse 'data': attempt to access JSON non-unsigned-integer as unsigned-integer"),
-        ("FP32", '["1","2"]', "Unable to parse 'data': attempt to access JSON non-number as double"),
-        ("BOOL", "[1]", "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
-        ("BYTES", "[1]", "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
-        (
-            "INT32",
-            "[0,3000000000]",
-            "Unable to parse 'data': element 1 of input 'IN' is 3000000000, which INT32 cannot hold "
-            "(-2147483648 to 2147483647)",
-        ),
-        (
-            "UINT8",
-            "[0,[256]]",
-            "Unable to parse 'data': element 1 of input 'IN' is 256, which UINT8 cannot hold (0 to 255)",
-        ),
-    ],
-)
-def test_wrong_elements_are_refused_alike_in_small_and_large_documents(datatype: str, text: str, message: str) -> None:
-    for content in documents(text, datatype):
-        with pytest.raises(InvalidRequest) as caught:
-            array_from_json(content, BY_NAME[datatype], len(orjson.loads(text)), "IN")
-        assert caught.value.message == message
-
-
-def test_a_wrong_number_of_elements_is_refused() -> None:
-    for content in documents("[1,2,3]", "INT32"):
-        with pytest.raises(InvalidRequest, match=r"^Failed to parse 'data' field: shape does not match true shape$"):
-            array_from_json(content, BY_NAME["INT32"], 4, "IN")
-        with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': Shape does not match true shape of 'data'"):
-            array_from_json(content, BY_NAME["INT32"], 2, "IN")

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import copy
 import json
 import re
-from typing import Any
+from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -13,7 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, strings, values
 from tests.unit.core.http.payloads.payload_models import one
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.errors import InvalidRequest, ServerError
 from trident.core.http.payloads.inference import BinaryType
 from trident.core.http.v2_request import decode_request
 from trident.core.inference.response import RegionInput, RegionRequest
@@ -52,11 +56,6 @@ def test_decode_request_reads_every_field() -> None:
     assert bytes(request.inputs[0].data) == np.array([1, 2], np.int32).tobytes()
 
 
-def test_custom_parameter_beyond_int64_is_a_double_as_in_triton() -> None:
-    request, _ = decode({"parameters": {"a": 2**63 - 1, "b": 2**63, "c": -(2**63)}, "inputs": [tensor()]})
-    assert list(map(repr, request.parameters.values())) == [repr(2**63 - 1), repr(2.0**63), repr(-(2**63))]
-
-
 def test_binary_tensors_are_views_of_the_body_in_order() -> None:
     content = np.arange(4, dtype=np.int32).tobytes()
     document = {
@@ -68,110 +67,6 @@ def test_binary_tensors_are_views_of_the_body_in_order() -> None:
     assert bytes(request.inputs[0].data) == content[:8]
     assert bytes(request.inputs[1].data) == content[8:]
     assert isinstance(request.inputs[0].data, memoryview)
-
-
-NOT_STRING = "attempt to access JSON non-string as string"
-NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
-NOT_BOOLEAN = "attempt to access JSON non-boolean as boolean"
-NOT_ARRAY = "attempt to access JSON non-array as array"
-NOT_OBJECT = "attempt to access JSON non-object as object"
-ONE_SOURCE = "Input must set only one of the following fields: 'data', "
-BAD_PARAMETER = "parameter 'custom' has invalid type. It should be either 'int', 'bool', or 'string'."
-RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
-REGION = {"shared_memory_region": "r"}
-TWICE = [{"name": "OUT"}, {"name": "OUT"}]
-
-
-def sized(size: Any) -> dict[str, Any]:
-    return {"name": "IN", "datatype": "INT32", "shape": [1, 2], "parameters": {"binary_data_size": size}}
-
-
-STRINGS_NOT: tuple[Any, ...] = (True, -1, 1.5, 2**64, [], {})
-UNSIGNED_NOT: tuple[Any, ...] = (True, -1, 1.5, "1", 2**64, [], {})
-BOOLEANS_NOT: tuple[Any, ...] = (None, 0, 1, 1.5, "true", [], {})
-ARRAYS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "1,16", {})
-OBJECTS_NOT: tuple[Any, ...] = (False, 0, 1.5, "", "{}", [])
-
-# The path of a field, its wrong values, and the error.
-WRONG: list[tuple[str, tuple[Any, ...], str]] = [
-    ("id", STRINGS_NOT, f"Unable to parse 'id': {NOT_STRING}"),
-    ("parameters", OBJECTS_NOT, "failed to get request params.: attempt to get members for non-object"),
-    ("parameters.priority", (None, *UNSIGNED_NOT), f"Unable to parse 'priority': {NOT_UNSIGNED}"),
-    ("parameters.timeout", (None, *UNSIGNED_NOT), f"Unable to parse 'timeout': {NOT_UNSIGNED}"),
-    ("parameters.sequence_id", (None, True, -1, 1.5, [], {}), f"Unable to parse 'sequence_id': {NOT_STRING}"),
-    ("parameters.sequence_start", BOOLEANS_NOT, f"Unable to parse 'sequence_start': {NOT_BOOLEAN}"),
-    ("parameters.sequence_end", BOOLEANS_NOT, f"Unable to parse 'sequence_end': {NOT_BOOLEAN}"),
-    ("parameters.binary_data_output", BOOLEANS_NOT, "Unable to parse 'binary_data_output'"),
-    ("parameters.custom", (None, [], {}), BAD_PARAMETER),
-    ("parameters.triton_any", (None, 1, "x"), RESERVED),
-    ("inputs", ARRAYS_NOT, f"Unable to parse 'inputs': {NOT_ARRAY}"),
-    ("inputs.0", (None, True, 1, "x", [], {}), ONE_SOURCE),
-    ("inputs.0.name", (None, *STRINGS_NOT), f"Unable to parse 'name': {NOT_STRING}"),
-    ("inputs.0.datatype", (None, *STRINGS_NOT), f"Unable to parse 'datatype': {NOT_STRING}"),
-    ("inputs.0.datatype", ("FP16", "BF16"), "data via JSON is not supported. Please use the binary data format"),
-    ("inputs.0.datatype", ("BYTES",), f"Unable to parse JSON bytes array: {NOT_STRING}"),
-    ("inputs.0.shape", (None, *ARRAYS_NOT), f"Unable to parse 'shape': {NOT_ARRAY}"),
-    ("inputs.0.shape.0", (None, *UNSIGNED_NOT), f"Unable to parse 'shape': {NOT_UNSIGNED}"),
-    ("inputs.0.data", (None, *ARRAYS_NOT), f"Unable to parse 'data': {NOT_ARRAY}"),
-    ("inputs.0.data.1", (None, True, 1.0, "1", 2**64, {}), "Unable to parse 'data': attempt to access JSON non-signed"),
-    ("inputs.0.data.1", (2**31, -(2**31) - 1), "Unable to parse 'data': element 1 of input 'IN' is "),
-    ("inputs.0.parameters", OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
-    ("inputs.0.parameters.binary_data_size", (None, 0, 64, *UNSIGNED_NOT), "But set 'data' 'binary_data_size'"),
-    ("inputs.0.parameters.shared_memory_region", (None, "r", *STRINGS_NOT), "But set 'data' 'shared_memory_region'"),
-    ("inputs.0.parameters.shared_memory_offset", (None, *UNSIGNED_NOT), "Unable to parse 'shared_memory_offset': "),
-    ("inputs.0", ({"parameters": {"binary_data_size": -1}},), "Unable to parse 'name': "),
-    ("inputs.0", (sized(-1), sized(None)), f"Unable to parse 'binary_data_size': {NOT_UNSIGNED}"),
-    ("inputs.0", (sized(4),), "unexpected size for input 'IN', expecting 4 additional bytes for model 'm'"),
-    ("inputs.0", (tensor(parameters=REGION | {"binary_data_size": 1}),), "'data' 'binary_data_size' 'shared_memory_r"),
-    # Of two faults, the error is about the one that Triton comes to first.
-    ("inputs.0", (tensor(shape=[1, 2], datatype="FP16", data=1),), f"Unable to parse 'data': {NOT_ARRAY}"),
-    ("inputs.0.data", ([1, 2, "x"], [[1, 2], [None]]), "Shape does not match true shape of 'data' field"),
-    ("inputs.0.data", ([1, "x", 2], ["x"]), "Unable to parse 'data': attempt to access JSON non-signed"),
-    ("inputs", ([tensor(), tensor(data="x")], [tensor(), tensor(), {}]), "input 'IN' already exists in request"),
-    ("inputs", ([tensor(), tensor(shape="x")],), f"Unable to parse 'shape': {NOT_ARRAY}"),
-    ("outputs", ARRAYS_NOT, f"Unable to parse 'outputs': {NOT_ARRAY}"),
-    ("outputs", (TWICE,), "[request id: <id_unknown>] output 'OUT' already exists in request"),
-    ("outputs.0", (None, True, 1, "x", [], {}), "Unable to parse 'name': "),
-    ("outputs.0.name", STRINGS_NOT, f"Unable to parse 'name': {NOT_STRING}"),
-    ("outputs.0.parameters", OBJECTS_NOT, f"Unable to parse 'parameters': {NOT_OBJECT}"),
-    ("outputs.0.parameters", ({**REGION, "classification": 0},), "Output can't set both 'shared_memory_region' and "),
-    ("outputs.0", ({"parameters": {"shared_memory_region": 1, "binary_data": True}},), "region' and 'binary_data'"),
-    ("outputs.0.parameters", ({**REGION, "binary_data": 1},), f"Unable to set 'binary_data': {NOT_BOOLEAN}"),
-    ("outputs.0.parameters.shared_memory_byte_size", UNSIGNED_NOT, "Unable to parse 'shared_memory_byte_size': "),
-    ("outputs.0.parameters.binary_data", BOOLEANS_NOT, f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
-    ("outputs.0.parameters.classification", (None, *UNSIGNED_NOT), f"Unable to set 'classification': {NOT_UNSIGNED}"),
-]
-
-
-def with_field(path: str, value: Any) -> dict[str, Any]:
-    """A good document with another value at `path`."""
-    document: dict[str, Any] = {
-        "parameters": {},
-        "inputs": [tensor(shape=[1, 2], data=[1, 2], parameters={})],
-        "outputs": [{"name": "OUT", "parameters": {}}],
-    }
-    *steps, last = [int(step) if step.isdigit() else step for step in path.split(".")]
-    place: Any = document
-    for step in steps:
-        place = place[step]
-    place[last] = value
-    return document
-
-
-# The size of a document decides which of two parsers reads it. Both must give the same answer.
-@pytest.mark.parametrize("padding", [b"", b" " * 2000], ids=["small", "large"])
-@pytest.mark.parametrize(("path", "values", "text"), WRONG, ids=[f"{n}-{row[0]}" for n, row in enumerate(WRONG)])
-def test_a_wrong_field_is_named_as_by_triton(path: str, values: tuple[Any, ...], text: str, padding: bytes) -> None:
-    for value in values:
-        with pytest.raises(InvalidRequest) as caught:
-            decode(padding + json.dumps(with_field(path, value)).encode())
-        assert text in caught.value.message
-
-
-def test_long_sequence_id_is_refused_before_inputs_as_by_triton() -> None:
-    document = with_field("parameters.sequence_id", "x" * 129) | {"inputs": 1}
-    with pytest.raises(Unsupported, match="string correlation ID cannot be longer than 128 characters"):
-        decode(json.dumps(document).encode())
 
 
 @pytest.mark.parametrize("padding", [b"", b" " * 2000], ids=["small", "large"])
@@ -253,17 +148,6 @@ def test_tensors_in_regions_have_offset_and_size() -> None:
         assert plan.placed == {"OUT"}
 
 
-@pytest.mark.parametrize("key", ["shared_memory_offset", "shared_memory_byte_size"])
-@pytest.mark.parametrize("value", [-1, 1.5, "1", True, None, [], 2**64])
-def test_region_offset_or_size_of_the_wrong_type_is_refused(key: str, value: Any) -> None:
-    for document in (
-        {"inputs": [in_region(**{key: value})]},
-        {"inputs": [tensor()], "outputs": [{"name": "OUT", "parameters": {"shared_memory_region": "r", key: value}}]},
-    ):
-        with pytest.raises(InvalidRequest, match=f"^Unable to parse '{key}': attempt to access JSON non-unsigned"):
-            decode(orjson.dumps(document) if value != 2**64 else json.dumps(document).encode())
-
-
 def test_cached_header_distinguishes_outputs_in_regions() -> None:
     item = tensor(parameters={"binary_data_size": 8})
     del item["data"]
@@ -283,16 +167,6 @@ def test_sizes_are_checked_before_memory_is_allocated() -> None:
     # More elements than 64 bits can count: validation refuses the shape.
     request, _ = decode({"inputs": [tensor(shape=[2**62, 16])]})
     assert bytes(request.inputs[0].data) == b""
-
-
-def test_raw_request_deduces_its_shape() -> None:
-    request, plan = decode_request(bytes(24), 0, -1, one("INT32", 2, -1), LIMIT)
-    assert plan.binary
-    assert request.inputs[0].shape == (1, 2, 3)
-    request, _ = decode_request(b"abc", 0, -1, one("BYTES", 1, batch=0), LIMIT)
-    assert bytes(request.inputs[0].data) == b"\x03\0\0\0abc"
-    with pytest.raises(InvalidRequest, match=r"input 'raw_input' for model 'm'. Expected 24, got 27"):
-        decode_request(bytes(27), 0, -1, one("INT32", 2, -1), LIMIT)
 
 
 # --- The parsers of large and of small texts read the same request, or refuse it with the same error
@@ -348,6 +222,57 @@ def test_text_length_does_not_change_the_request_or_error(body: bytes, tail: byt
         assert outcome(BLANKS + body) == outcome(body)
     elif body and tail is not None:
         assert outcome(BLANKS + body + tail, len(BLANKS + body)) == outcome(body + tail, len(body))
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"inputs": [tensor(datatype="FP16", data=1)]}, "Unable to parse 'data': attempt to access JSON non-array"),
+        ({"inputs": [tensor(data=[1, 2, "x"])]}, "Unable to parse 'data': Shape does not match true shape"),
+        ({"inputs": [tensor(data=[1, "x", 2])]}, "Unable to parse 'data': attempt to access JSON non-signed"),
+        ({"inputs": [tensor(), tensor(data="x")]}, "[request id: <id_unknown>] input 'IN' already exists in request"),
+        ({"inputs": [tensor(), tensor(shape="x")]}, "Unable to parse 'shape': attempt to access JSON non-array"),
+        ({"inputs": 1, "parameters": {"sequence_id": "x" * 129}}, "string correlation ID cannot be longer than 128"),
+    ],
+)
+def test_of_two_faults_the_one_that_triton_comes_to_first_is_named(changed: dict[str, Any], text: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        decode({"inputs": [tensor()], **changed})
+    assert text in caught.value.message
+
+
+WRONG: tuple[Any, ...] = (None, 0, -1, 1.5, True, "", "text", [], [1], {}, {"key": 1}, 2**64)
+
+
+def wrong_documents() -> Iterator[Any]:
+    """A good document, each time with one member that is missing, or has a value of another kind."""
+    good = {
+        "id": "1",
+        "parameters": {"sequence_id": 1, "sequence_start": True, "priority": 1, "own": 1, "binary_data_output": True},
+        "inputs": [tensor(datatype="FP32", parameters={}), tensor(name="B")],
+        "outputs": [{"name": "OUT", "parameters": {"binary_data": False, "classification": 0}}],
+    }
+    waiting: list[tuple[Any, ...]] = [()]
+    while waiting:
+        path = waiting.pop()
+        for value in ("missing", *WRONG) if path else ():
+            document = copy.deepcopy(good)
+            parent = reduce(getitem, path[:-1], cast(Any, document))
+            if value == "missing":
+                del parent[path[-1]]
+            else:
+                parent[path[-1]] = value
+            yield document
+        found = reduce(getitem, path, cast(Any, good))
+        keys = found if isinstance(found, dict) else range(len(found)) if isinstance(found, list) else ()
+        waiting += [(*path, key) for key in keys]
+
+
+def test_wrong_member_is_refused_alike_at_any_length() -> None:
+    """The errors of short documents are recorded beside Triton."""
+    for document in wrong_documents():
+        body = json.dumps(document).encode()
+        assert outcome(BLANKS + body) == outcome(body), body
 
 
 @pytest.mark.parametrize(

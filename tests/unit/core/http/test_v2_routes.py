@@ -104,44 +104,11 @@ def test_a_loaded_model_that_cannot_serve_is_400(client: Client, engine: FakeEng
 @pytest.mark.parametrize("text", ["AAEC", "AA\nEC\n", "A\r\nAEC"])
 def test_base64_may_be_broken_into_lines(client: Client, engine: FakeEngine, text: str) -> None:
     parameters = {"config": "{}", "file:1/model.onnx": text}
-    refused = client.post("/v2/repository/models/simple/load", json={"parameters": []})
-    assert refused.json["error"] == "attempt to get members for non-object"
-    refused = client.post("/v2/repository/models/simple/load", json={"parameters": {"config": {}}})
-    assert refused.json["error"] == "attempt to access JSON non-string as string"
     assert client.post("/v2/repository/models/simple/load", json={"parameters": parameters}).status_code == 200
     assert engine.calls[0][2]["file:1/model.onnx"] == b"\x00\x01\x02"
 
 
 # --- trace settings
-
-
-START = (
-    b'{"trace_level":["OFF"],"trace_rate":"1000","trace_count":"-1","log_frequency":"0","trace_file":"",'
-    b'"trace_mode":"triton"}'
-)
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "text"),
-    [
-        ({"trace_rate": 5}, 400, "attempt to access JSON non-string as string"),
-        ({"trace_count": ["1"]}, 400, "attempt to access JSON non-string as string"),
-        ({"trace_level": "OFF"}, 400, "attempt to access JSON non-array as array"),
-        ({"trace_level": [1]}, 400, "attempt to access JSON non-string as string"),
-        ({"trace_count": "-2"}, 400, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
-        ({"trace_file": None}, 501, "trace file location can not be updated through network protocol"),
-        (
-            {"trace_level": ["TIMESTAMPS"]},
-            400,
-            "Attempting to set invalid trace setting :trace file name is not given",
-        ),
-        ([], 400, "attempt to access JSON non-object as object"),
-    ],
-)
-def test_invalid_changes_change_nothing(client: Client, body: Any, status: int, text: str) -> None:
-    answer = client.post("/v2/trace/setting", json=body)
-    assert (answer.status_code, answer.get_json()["error"]) == (status, text)
-    assert client.get("/v2/trace/setting").data == START
 
 
 @pytest.mark.parametrize("path", ["trace/setting", "logging", "systemsharedmemory/region/r/register"])
@@ -176,29 +143,21 @@ def memory_client(engine: FakeEngine) -> Client:
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "text"),
+    ("body", "text"),
     [
-        ("system", {}, "Shared memory register request has no 'key' field"),
-        ("system", {"key": "/k"}, "Shared memory register request has no 'byte_size' field"),
-        ("system", {"key": 1, "byte_size": 1}, NON_STRING),
-        ("system", {"key": "/k", "byte_size": "1"}, NON_UNSIGNED),
-        ("system", {"key": "/k", "byte_size": -1}, NON_UNSIGNED),
-        ("system", {"key": "/k", "byte_size": 1, "offset": []}, NON_UNSIGNED),
-        ("system", {"key": "/k", "byte_size": 2**64}, NON_UNSIGNED),
-        ("system", [], "attempt to access JSON non-object as object"),
-        ("cuda", {}, "Shared memory register request has no 'raw_handle' field"),
-        ("cuda", {"raw_handle": {}}, "attempt to access non-existing object member 'b64'"),
-        ("cuda", {"raw_handle": {"b64": HANDLE}}, "attempt to access non-existing object member 'byte_size'"),
-        ("cuda", {"raw_handle": {"b64": HANDLE}, "byte_size": 1}, "attempt to access non-existing object member 'devi"),
-        ("cuda", {"raw_handle": HANDLE}, "attempt to access non-existing object member 'b64'"),
-        ("cuda", {"raw_handle": {"b64": 1}}, NON_STRING),
-        ("cuda", {"raw_handle": {"b64": "AAAA"}}, "attempt to access non-existing object member 'byte_size'"),
-        ("cuda", {"raw_handle": {"b64": b64encode(bytes(63)).decode()}, "byte_size": 1, "device_id": 0}, BAD_HANDLE),
-        ("cuda", {"raw_handle": {"b64": HANDLE}, "byte_size": -1, "device_id": 0}, NON_UNSIGNED),
+        ({}, "Shared memory register request has no 'raw_handle' field"),
+        ({"raw_handle": {}}, "attempt to access non-existing object member 'b64'"),
+        ({"raw_handle": {"b64": HANDLE}}, "attempt to access non-existing object member 'byte_size'"),
+        ({"raw_handle": {"b64": HANDLE}, "byte_size": 1}, "attempt to access non-existing object member 'devi"),
+        ({"raw_handle": HANDLE}, "attempt to access non-existing object member 'b64'"),
+        ({"raw_handle": {"b64": 1}}, NON_STRING),
+        ({"raw_handle": {"b64": "AAAA"}}, "attempt to access non-existing object member 'byte_size'"),
+        ({"raw_handle": {"b64": b64encode(bytes(63)).decode()}, "byte_size": 1, "device_id": 0}, BAD_HANDLE),
+        ({"raw_handle": {"b64": HANDLE}, "byte_size": -1, "device_id": 0}, NON_UNSIGNED),
     ],
 )
-def test_a_wrong_region_is_refused(memory_client: Client, kind: str, body: Any, text: str) -> None:
-    answer = memory_client.post(f"/v2/{kind}sharedmemory/region/r/register", json=body)
+def test_a_wrong_cuda_region_is_refused(memory_client: Client, body: Any, text: str) -> None:
+    answer = memory_client.post("/v2/cudasharedmemory/region/r/register", json=body)
     assert answer.status_code == 400
     assert answer.get_json()["error"].startswith(text)
 
@@ -208,13 +167,6 @@ def test_a_handle_reaches_the_engine(memory_client: Client, engine: FakeEngine) 
     body = {"raw_handle": {"b64": text}, "byte_size": 8, "device_id": 1}
     assert memory_client.post("/v2/cudasharedmemory/region/r/register", json=body).status_code == 200
     assert engine.calls == [("register_cuda", "r", bytes(64), 1, 8)]
-
-
-@pytest.mark.parametrize("kind", ["system", "cuda"])
-def test_a_region_needs_a_name(memory_client: Client, kind: str) -> None:
-    answer = memory_client.post(f"/v2/{kind}sharedmemory/register", json={})
-    text = f"'region name' is necessary to register {kind} shared memory region"
-    assert (answer.status_code, answer.get_json()["error"]) == (400, text)
 
 
 # --- the config API's JSON, against what Triton 2.51 answered for the same models, text for text
