@@ -30,7 +30,6 @@ _OPERATIONS = {
     "live": Operation("Whether the process serves", PROGRESS),
     "ready": Operation("Whether the container serves", PROGRESS),
 }
-_CURE = "name one in --azureml-default-model"
 
 
 class AzureMLApplication(V2Application):
@@ -41,9 +40,7 @@ class AzureMLApplication(V2Application):
     answers_options: ClassVar[bool] = False
 
     def __init__(self, host: Host, default_model: str) -> None:
-        model = DefaultModel(
-            host.engine, host.bridge, default_model, _CURE, on_demand=host.options.control_mode == "demand"
-        )
+        model = host.default_model(default_model, "name one in --azureml-default-model")
         self._score = Route("score", (SCORE_ROUTE,), "inference", POST, partial(_score, model))
         routes = (
             self._score,

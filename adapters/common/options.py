@@ -176,7 +176,6 @@ class BadOption(Exception):
 
     @classmethod
     def of(cls, source: str, reason: str) -> BadOption:
-        """The error for one option (`--name`) or variable (`NAME`)."""
         noun = "option" if source.startswith("-") else "variable"
         return cls(f'Bad {noun}: "{source}".\n{reason}')
 
@@ -235,7 +234,6 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default as a person reads it; empty without a default."""
         return self.shown_default or self.show(self.default)
 
     def show(self, value: Any) -> str:
@@ -309,11 +307,9 @@ class OptionValues:
         self.sources[name] = source
 
     def value(self, name: str) -> Any:
-        """The given value, or the default."""
         return self.values.get(name, self.options[name].default)
 
     def of(self, rows: type[C]) -> C:
-        """The values of one `group`."""
         return rows(**{name: self.value(name) for name in options_by_field(rows)})
 
 

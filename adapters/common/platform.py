@@ -16,6 +16,7 @@ from trident.adapters.common.options import OptionText, OptionValues, SettingRow
 if TYPE_CHECKING:  # The modules that serve are heavy, and the help text needs the rows.
     from trident.core.engine.protocol import Engine
     from trident.core.frontend.bridge import Bridge
+    from trident.core.frontend.default_model import DefaultModel
     from trident.core.http.admin import MetricsPage
     from trident.core.http.application import V2Application
     from trident.core.http.front_end import HttpOptions
@@ -85,6 +86,13 @@ class Host:
     bridge: Bridge
     options: HttpOptions
     metrics_page: MetricsPage
+
+    def default_model(self, name: str, cure: str) -> DefaultModel:
+        """The model `name`, "" for the only loaded one; `cure` as in DefaultModel."""
+        from trident.core.frontend.default_model import DefaultModel
+
+        on_demand = self.options.control_mode == "demand"
+        return DefaultModel(self.engine, self.bridge, name, cure, on_demand=on_demand)
 
 
 class Platform:

@@ -36,7 +36,6 @@ def absent_route(routes: str, hint: str | None = None) -> Route:
 
 
 def metrics_route(page: MetricsPage) -> Route:
-    """The route that serves `page`."""
 
     def metrics(application: V2Application, environ: Environ) -> Reply:
         environ[PROBE_KEY] = True

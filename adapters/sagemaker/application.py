@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import ClassVar, Final
 from urllib.parse import unquote
 
+from trident.adapters.common.platform import Host
 from trident.adapters.common.routes import (
     BODY_STATUSES,
     FORMAT_ANSWER,
@@ -42,14 +43,11 @@ from trident.adapters.sagemaker.platform import (
     PingMode,
     SageMakerSettings,
 )
-from trident.core.engine.protocol import Engine, ServedModel
+from trident.core.engine.protocol import ServedModel
 from trident.core.errors import AlreadyLoaded, OutOfMemory
-from trident.core.frontend.bridge import Bridge
-from trident.core.frontend.default_model import DefaultModel
 from trident.core.http import completions
 from trident.core.http.admin import MetricsPage, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
-from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
 from trident.core.http.openapi import Operation, operations
 from trident.core.http.payloads.inference import SIZE
@@ -70,20 +68,13 @@ _GET_DELETE = frozenset({"GET", "DELETE"})
 class SageMakerEndpoint:
     """The state that the routes of one container share. Any thread."""
 
-    def __init__(self, engine: Engine, bridge: Bridge, settings: SageMakerSettings, *, on_demand: bool = False) -> None:
-        """`on_demand` as in DefaultModel. Raises ConfigInvalid for settings that cannot be right."""
+    def __init__(self, host: Host, settings: SageMakerSettings) -> None:
+        """Raises ConfigInvalid for settings that cannot be right."""
         self.settings = settings
         self.response_types = ResponseTypes(settings)
-        self._default_model = DefaultModel(
-            engine,
-            bridge,
-            settings.default_model,
-            f"set {DEFAULT_MODEL} to the model that /invocations runs",
-            on_demand=on_demand,
-        )
-        self._loaded: LoadedModels | None = None
-        if settings.multi_model:
-            self._loaded = LoadedModels(engine, settings.models_root)
+        cure = f"set {DEFAULT_MODEL} to the model that /invocations runs"
+        self._default_model = host.default_model(settings.default_model, cure)
+        self._loaded = LoadedModels(host.engine, settings.models_root) if settings.multi_model else None
 
     def default_model(self) -> ServedModel:
         """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.find`."""
@@ -215,20 +206,12 @@ class SageMakerApplication(V2Application):
     has_hint_field: ClassVar[bool] = False
     answers_options: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        engine: Engine,
-        options: HttpOptions,
-        bridge: Bridge,
-        settings: SageMakerSettings,
-        metrics_page: MetricsPage,
-    ) -> None:
+    def __init__(self, host: Host, settings: SageMakerSettings) -> None:
         """Raises ConfigInvalid for settings that cannot be right."""
-        endpoint = SageMakerEndpoint(engine, bridge, settings, on_demand=options.control_mode == "demand")
-        routes = endpoint_routes(endpoint, metrics_page)
+        routes = endpoint_routes(SageMakerEndpoint(host, settings), host.metrics_page)
         self._named = {route.name: route for route in routes}
         self._is_multi_model = settings.multi_model
-        super().__init__(engine, options, bridge, routes)
+        super().__init__(host.engine, host.options, host.bridge, routes)
 
     # --- the hooks of V2Application
 
@@ -268,9 +251,11 @@ class SageMakerApplication(V2Application):
         return status_in(_STATUSES, error) or super().status_of(error)
 
 
-_BINARY = "application/vnd.sagemaker-triton.binary+json"
 _INVOKE = Operation(
-    "Run the model", {**FORMAT_ANSWER, _BINARY: "any"}, {**FORMAT_BODY, _BINARY: "any"}, needs_body=False
+    "Run the model",
+    {**FORMAT_ANSWER, BINARY.essence: "any"},
+    {**FORMAT_BODY, BINARY.essence: "any"},
+    needs_body=False,
 )
 _MODELS = {"models": [{"modelName": "text", "modelUrl": "text"}], "nextPageToken?": "text"}
 

@@ -205,7 +205,6 @@ def _is_visible(text: str) -> bool:
 
 
 def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:
-    """Run the request in `environ` on `model`. Raises ServerError."""
     body = read_body(application, environ)
     # A model that answers once takes chats, too; its other bodies are formats of tensors.
     is_chat = generates(model.spec) and len(body) < _LONGEST_CHAT and b'"messages"' in bytes(body)
@@ -324,7 +323,6 @@ class Session:
         pending.cancel()
 
     def headers(self) -> Headers:
-        """The headers of an answer that opens or closes the session."""
         found: Headers = []
         if self._is_new:
             expiry = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._expires_s))

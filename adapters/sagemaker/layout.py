@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from trident.adapters.sagemaker.platform import DEFAULT_MODEL
@@ -93,7 +92,6 @@ def _enter(
 
 
 def _only_model(folder: Path, files: Mapping[str, int]) -> str:
-    """The name of the one model folder in `folder`. Raises InvalidRequest."""
     tops = sorted({path.partition("/")[0] for path in files})
     names = []
     for name in tops:
@@ -123,7 +121,6 @@ def _only_model(folder: Path, files: Mapping[str, int]) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    """The first few of `names`, for an error text."""
     if not names:
         return "nothing"
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -136,16 +133,8 @@ _ACCEPTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The names of the models, sorted, and the name of the one that /invocations runs."""
-
-    models: tuple[str, ...]
-    default_model: str
-
-
-def read_layout(root: str, default_model: str = "") -> Layout:
-    """Read the layout of the folder `root`. `default_model` is the configured name, or "".
+def find_default_model(root: str, default_model: str = "") -> str:
+    """The model in the folder `root` that /invocations runs; `default_model` is the configured name, or "".
 
     Raises ConfigInvalid if there is no model or the default one is ambiguous, and RepositoryUnavailable if the folder
     cannot be read. Blocks on the disk.
@@ -155,7 +144,7 @@ def read_layout(root: str, default_model: str = "") -> Layout:
         raise ConfigInvalid(
             f"there is no model: {root} is not a directory", hint="the platform unpacks the model's archive there"
         )
-    models = tuple(sorted(AnyLayoutSource(LocalSource(path.parent), path.name, LocalSource(path)).scan()))
+    models = sorted(AnyLayoutSource(LocalSource(path.parent), path.name, LocalSource(path)).scan())
     if not models:
         names = sorted(entry.name for entry in path.iterdir())
         found = f"it holds {', '.join(map(repr, names[:10]))}{' …' if names[10:] else ''}" if names else "it is empty"
@@ -170,4 +159,4 @@ def read_layout(root: str, default_model: str = "") -> Layout:
             f"{root} holds several models: {', '.join(models)}",
             hint=f"name the model that /invocations runs: --env {DEFAULT_MODEL}={models[0]}",
         )
-    return Layout(models, default_model or models[0])
+    return default_model or models[0]

@@ -64,7 +64,8 @@ def folder_of(url: str, models_root: str) -> Path:
             f"there is no folder '{_shown(url)}'", hint="the model's archive must be unpacked there before it is loaded"
         ) from None
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        raise InvalidRequest(f"cannot read '{_shown(url)}': {_reason(error)}") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
+        raise InvalidRequest(f"cannot read '{_shown(url)}': {reason}") from error
     if not folder.is_relative_to(root):
         raise InvalidRequest(f"url '{_shown(url)}' leads out of {models_root}", hint="remove the symbolic link")
     if not folder.is_dir():
@@ -97,10 +98,6 @@ def _component_problem(name: str) -> str:
     except UnicodeEncodeError:
         return "a name must be valid UTF-8"
     return f"a name has at most {LONGEST_NAME} bytes, not {size}" if size > LONGEST_NAME else ""
-
-
-def _reason(error: OSError | RuntimeError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
 
 
 def _shown(text: str) -> str:
@@ -194,7 +191,6 @@ class LoadedModels:
 
 
 def _name_of(token: str) -> str:
-    """The name that a token encodes. Raises InvalidRequest for a malformed token."""
     try:
         padded = token.encode("ascii") + b"=" * (-len(token) % 4)
         name = base64.b64decode(padded, altchars=b"-_", validate=True).decode()

@@ -318,7 +318,6 @@ def additional_arguments(environ: Mapping[str, str]) -> list[str]:
 
 
 def misspelled(environ: Mapping[str, str]) -> list[str]:
-    """A warning for each unknown variable with Triton's prefix."""
     known = [name for name in (*EFFECTIVE_VARIABLES, *WITHOUT_EFFECT) if name.startswith(_TRITON_PREFIX)]
     ends = [name.removeprefix(_TRITON_PREFIX) for name in known]  # with the prefix all of them are similar
     lines = []
@@ -441,12 +440,12 @@ class SageMaker(Platform):
             return settings
         if not any(given.value("model_repository")) and not settings.multi_model:
             # The import is here because it loads numpy and protobuf, which the help text does not need.
-            from trident.adapters.sagemaker.layout import read_layout
+            from trident.adapters.sagemaker.layout import find_default_model
 
-            layout = read_layout(settings.model_root, settings.default_model)
+            default_model = find_default_model(settings.model_root, settings.default_model)
             given.set("model_repository", (settings.model_root,), PLATFORM)
             sources = {"default_model": PLATFORM, **settings.sources}
-            settings = replace(settings, default_model=layout.default_model, sources=sources)
+            settings = replace(settings, default_model=default_model, sources=sources)
         named = given.value("load_model")
         if given.value("model_control_mode") == "explicit" and not settings.multi_model and named != _ALL_MODELS:
             startup = tuple(dict.fromkeys((settings.default_model, *named))) if settings.default_model else named
@@ -456,4 +455,4 @@ class SageMaker(Platform):
     def application(self, settings: SageMakerSettings, host: Host) -> V2Application:
         from trident.adapters.sagemaker.application import SageMakerApplication
 
-        return SageMakerApplication(host.engine, host.options, host.bridge, settings, host.metrics_page)
+        return SageMakerApplication(host, settings)

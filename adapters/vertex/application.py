@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
+from trident.adapters.common.platform import Host
 from trident.adapters.common.routes import (
     BODY_STATUSES,
     FORMAT_ANSWER,
@@ -31,13 +32,11 @@ from trident.adapters.vertex.predict import (
     received_size,
     set_deadline,
 )
-from trident.core.engine.protocol import Engine
 from trident.core.errors import ServerError
-from trident.core.frontend.bridge import Bridge
-from trident.core.http.admin import MetricsPage, readiness, ready_reply
+from trident.core.http.admin import readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.flask_app import RouteMap
-from trident.core.http.front_end import PROBE_KEY, HttpOptions
+from trident.core.http.front_end import PROBE_KEY
 from trident.core.http.openapi import Operation, operations
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, body_size, json_reply, request_path, send
 from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
@@ -72,7 +71,6 @@ def _infer(
     model: str,
     version: str = "",
 ) -> Reply:
-    """Answer as the v2 protocol does, within the limits of the endpoint."""
     set_deadline(environ, endpoint.settings.timeout_s)
     endpoint.limits.check_request(received_size(environ))
     reply = view(application, environ, model, version)
@@ -137,9 +135,12 @@ def platform_routes(endpoint: VertexEndpoint) -> dict[str, Route]:
     settings = endpoint.settings
     health_route = Route("health", (), "health", GET, partial(health, endpoint))
     predict_route = Route("predict", (), "inference", POST, partial(predict, endpoint))
+
+    def by_method(application: V2Application, environ: Environ) -> Reply:
+        return application.answer(environ, health_route if environ["REQUEST_METHOD"] == "GET" else predict_route, {})
+
     if settings.health_route == settings.predict_route:
-        both = Route("by_method", (), "", GET | POST, partial(_by_method, health_route, predict_route), passes_on=True)
-        return {settings.health_route: both}
+        return {settings.health_route: Route("by_method", (), "", GET | POST, by_method, passes_on=True)}
     return {settings.health_route: health_route, settings.predict_route: predict_route}
 
 
@@ -156,11 +157,6 @@ def public_routes(settings: VertexSettings, metrics: Route) -> tuple[Route, ...]
     return (*public, absent_route(listed, hint))
 
 
-def _by_method(health_route: Route, predict_route: Route, application: V2Application, environ: Environ) -> Reply:
-    """Distinguish probes, which are GET, from requests, which are POST."""
-    return application.answer(environ, health_route if environ["REQUEST_METHOD"] == "GET" else predict_route, {})
-
-
 _STATUSES: Statuses = ((RedirectForbidden, 403), *BODY_STATUSES)
 
 
@@ -174,26 +170,11 @@ class VertexApplication(V2Application):
     has_hint_field: ClassVar[bool] = False
     answers_options: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        engine: Engine,
-        options: HttpOptions,
-        bridge: Bridge,
-        settings: VertexSettings,
-        metrics_page: MetricsPage,
-    ) -> None:
+    def __init__(self, host: Host, settings: VertexSettings) -> None:
         """Raises InvalidRequest for version 0 in the predict route."""
         found = super().infer_path(settings.predict_route)
-        routed = found[1] if found is not None else {"model": "", "version": ""}
-        endpoint = VertexEndpoint(
-            engine,
-            bridge,
-            settings,
-            routed["model"],
-            routed["version"],
-            on_demand=options.control_mode == "demand",
-        )
-        metrics = metrics_route(metrics_page)
+        endpoint = VertexEndpoint(host, settings, **(found[1] if found is not None else {}))
+        metrics = metrics_route(host.metrics_page)
         self._platform_routes = platform_routes(endpoint)
         # The routes that a request to the predict route reaches by its header.
         limited = [replace(route, view=partial(_infer, endpoint, route.view)) for route in INFERENCE]
@@ -205,7 +186,7 @@ class VertexApplication(V2Application):
         self._limits = endpoint.limits
         self._predict_route = settings.predict_route
         self._serves_v2 = "inference" in settings.public_groups
-        super().__init__(engine, options, bridge, public_routes(settings, metrics))
+        super().__init__(host.engine, host.options, host.bridge, public_routes(settings, metrics))
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
         route = self._platform_route(environ)
@@ -267,9 +248,8 @@ class VertexApplication(V2Application):
         return status_in(_STATUSES, error) or super().status_of(error)
 
 
-_BINARY = "application/vnd.vertex-ai-triton.binary+json"
 _REDIRECT = {
-    "name": "X-Vertex-Ai-Triton-Redirect",
+    "name": HEADER,
     "in": "header",
     "description": "Another path of the server, without its first slash",
     "schema": {"type": "string"},
@@ -277,7 +257,7 @@ _REDIRECT = {
 _PREDICT = Operation(
     "Run the model on instances, or on the body of another form",
     {**FORMAT_ANSWER, JSON: {"anyOf": [{"predictions": ["any"]}, "any"]}},
-    {**FORMAT_BODY, JSON: {"anyOf": [{"instances": ["any"], "parameters?": "object"}, "any"]}, _BINARY: "any"},
+    {**FORMAT_BODY, JSON: {"anyOf": [{"instances": ["any"], "parameters?": "object"}, "any"]}, BINARY.essence: "any"},
     needs_body=False,
     parameters=(_REDIRECT,),
 )

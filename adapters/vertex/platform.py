@@ -148,7 +148,6 @@ def _check_routes(text: str) -> None:
 
 
 def split_groups(public_routes: str) -> tuple[str, ...]:
-    """The groups in a value of --public-routes."""
     return () if public_routes == _NO_ROUTES else tuple(dict.fromkeys(public_routes.split(",")))
 
 
@@ -228,7 +227,7 @@ class VertexAI(Platform):
     def application(self, settings: VertexSettings, host: Host) -> V2Application:
         from trident.adapters.vertex.application import VertexApplication
 
-        return VertexApplication(host.engine, host.options, host.bridge, settings, host.metrics_page)
+        return VertexApplication(host, settings)
 
 
 def _mode(environ: Mapping[str, str]) -> str:

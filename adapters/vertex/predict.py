@@ -13,18 +13,18 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from trident.adapters.common.platform import Host
 from trident.adapters.vertex.platform import PayloadKind, VertexSettings
 from trident.core.config.golden import shown
 from trident.core.config.spec import ModelSpec
-from trident.core.engine.protocol import Engine, ServedModel
+from trident.core.engine.protocol import ServedModel
 from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, ServerError, Unsupported
-from trident.core.frontend.bridge import Bridge, ClientGone
+from trident.core.frontend.bridge import ClientGone
 from trident.core.frontend.dataplane import one_response
-from trident.core.frontend.default_model import DefaultModel
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose, parse_json
 from trident.core.http.dataplane import infer_body, off_hub, read_body
@@ -52,6 +52,8 @@ from trident.core.http.text_generation import invocation
 from trident.core.inference.request import LATEST, InferenceRequest, version_number
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
+
+T = TypeVar("T")
 
 _LAST_VERSION = 2**63 - 1
 # A body without these members cannot name a model; a body with them is parsed to find out.
@@ -103,25 +105,19 @@ def take_target(parameters: dict[str, Any]) -> Target:
         if name in parameters:
             parameters[name] = _whole(parameters[name])
     return Target(
-        model=_text(parameters, "model", "the name of a model"),
+        model=_member(parameters, "model", "", "the name of a model"),
         version=_version(parameters),
         outputs=_outputs(parameters),
-        id=_text(parameters, "id", "a string"),
-        stream=_flag(parameters, "stream"),
+        id=_member(parameters, "id", "", "a string"),
+        stream=_member(parameters, "stream", False, "true or false"),
     )
 
 
-def _text(parameters: dict[str, Any], name: str, expected: str) -> str:
-    value = parameters.pop(name, "")
-    if type(value) is not str:
+def _member(parameters: dict[str, Any], name: str, default: T, expected: str) -> T:
+    """Take a value that has the type of `default`."""
+    value = parameters.pop(name, default)
+    if type(value) is not type(default):
         raise _wrong(name, expected, value)
-    return value
-
-
-def _flag(parameters: dict[str, Any], name: str) -> bool:
-    value = parameters.pop(name, False)
-    if type(value) is not bool:
-        raise _wrong(name, "true or false", value)
     return value
 
 
@@ -315,33 +311,25 @@ class RedirectForbidden(ServerError):
 Now = Callable[[], float]
 
 
-class Deadline:
-    """Takes the place of the check whether the client is gone, which the bridge calls. Any thread.
+def set_deadline(environ: Environ, seconds: float, now: Now = time.monotonic) -> None:
+    """Set the deadline of the request in `environ` to `seconds` from now; 0 sets none.
 
-    A call raises DeadlineExceeded `seconds` after the object was made. An execution that runs by then continues, and
-    its responses are dropped.
+    Then the check whether the client is gone, which the bridge calls on any thread, raises DeadlineExceeded. An
+    execution that runs by then continues, and its responses are dropped.
     """
+    if not seconds:
+        return
+    client_gone: ClientGone | None = environ.get(CLIENT_GONE_KEY)
+    end = now() + seconds
 
-    __slots__ = ("_client_gone", "_end", "_now", "_seconds")
-
-    def __init__(self, seconds: float, client_gone: ClientGone | None, now: Now = time.monotonic) -> None:
-        self._client_gone = client_gone
-        self._now = now
-        self._seconds = seconds
-        self._end = now() + seconds
-
-    def __call__(self) -> bool:
-        if self._now() >= self._end:
+    def is_over() -> bool:
+        if now() >= end:
             raise DeadlineExceeded(
-                f"there was no answer within {self._seconds:g} seconds", hint="--vertex-ai-timeout-secs is the limit"
+                f"there was no answer within {seconds:g} seconds", hint="--vertex-ai-timeout-secs is the limit"
             )
-        return self._client_gone is not None and self._client_gone()
+        return client_gone is not None and client_gone()
 
-
-def set_deadline(environ: Environ, seconds: float) -> None:
-    """Set the deadline of the request in `environ` to `seconds` from now; 0 sets none."""
-    if seconds:
-        environ[CLIENT_GONE_KEY] = Deadline(seconds, environ.get(CLIENT_GONE_KEY))
+    environ[CLIENT_GONE_KEY] = is_over
 
 
 # 1.5 MB each way on a shared public endpoint, 10 MB on all others.
@@ -367,30 +355,21 @@ class SizeLimits:
         self._next_warnings = {"request": float("-inf"), "response": float("-inf")}
 
     def check_request(self, size: int) -> None:
-        """Raises InvalidRequest for a body over the limit."""
-        if self.request and size > self.request:
-            raise InvalidRequest(
-                f"the request has {size} bytes, at most {self.request} are allowed",
-                hint="send fewer instances at once; --vertex-ai-max-request-size is the limit",
-            )
-        if size > SHARED_ENDPOINT_BYTES:
-            self._warn("request", size)
+        self._check("request", size, self.request, "send fewer instances at once")
 
     def check_response(self, size: int) -> None:
-        """Raises InvalidRequest for a body over the limit."""
-        if self._response and size > self._response:
-            raise InvalidRequest(
-                f"the response has {size} bytes, at most {self._response} are allowed",
-                hint="send fewer instances at once, or name the outputs that are needed in 'parameters.outputs'; "
-                "--vertex-ai-max-response-size is the limit",
-            )
-        if size > SHARED_ENDPOINT_BYTES:
-            self._warn("response", size)
+        cure = "send fewer instances at once, or name the outputs that are needed in 'parameters.outputs'"
+        self._check("response", size, self._response, cure)
 
-    def _warn(self, kind: str, size: int) -> None:
-        """Warn once a minute for each kind: under load every request would write a line."""
+    def _check(self, kind: str, size: int, most: int, cure: str) -> None:
+        """Raise InvalidRequest above the limit. Warn once a minute: under load every request would write a line."""
+        if most and size > most:
+            raise InvalidRequest(
+                f"the {kind} has {size} bytes, at most {most} are allowed",
+                hint=f"{cure}; --vertex-ai-max-{kind}-size is the limit",
+            )
         now = self._now()
-        if now >= self._next_warnings[kind]:
+        if size > SHARED_ENDPOINT_BYTES and now >= self._next_warnings[kind]:
             self._next_warnings[kind] = now + _SECONDS_BETWEEN_WARNINGS
             _log.warning(
                 "a %s of %d bytes is more than the %d that a shared public endpoint lets through",
@@ -409,24 +388,14 @@ class VertexEndpoint:
     `key_fields` are the members of an object instance that are no inputs.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        bridge: Bridge,
-        settings: VertexSettings,
-        routed_model: str = "",
-        routed_version: str = "",
-        *,
-        on_demand: bool = False,
-    ) -> None:
-        """`routed_model` and `routed_version` are named in the predict route, as images for v2 alone needed it; or "".
-        `on_demand` as in DefaultModel.
+    def __init__(self, host: Host, settings: VertexSettings, model: str = "", version: str = "") -> None:
+        """`model` and `version` are named in the predict route, as images for v2 alone needed it; or "".
 
         Raises InvalidRequest for version 0.
         """
         self.settings = settings
         self.limits = SizeLimits(settings.max_request_size, settings.max_response_size)
         self.key_fields = frozenset((settings.key_field,)) if settings.key_field else frozenset()
-        name = settings.default_model or routed_model
-        self.default_model = DefaultModel(engine, bridge, name, _CURE, on_demand=on_demand)
-        self.default_version = version_number(routed_version if name == routed_model else "")
+        name = settings.default_model or model
+        self.default_model = host.default_model(name, _CURE)
+        self.default_version = version_number(version if name == model else "")

@@ -19,6 +19,7 @@ from werkzeug.test import Client, TestResponse
 
 from tests.project import ROOT
 from tests.unit import onnx_models
+from tests.unit.adapters.platform_bench import host_of
 from tests.unit.onnx_serving import identity_config
 from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
@@ -28,7 +29,6 @@ from trident.app.worker.worker import GeventLink
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.engine.protocol import Engine
 from trident.core.frontend.gevent_bridge import GeventBridge
-from trident.core.http.admin import MetricsPage
 from trident.core.http.front_end import HttpOptions
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.remote.engine_client import RemoteEngine
@@ -55,12 +55,8 @@ class Platform:
         self.bridge = GeventBridge(gevent.get_hub())
 
     def calls(self, **settings: Any) -> Call:
-        options = HttpOptions(max_input_size=100 << 20)
-        client = Client(
-            SageMakerApplication(
-                self.engine, options, self.bridge, SageMakerSettings(**settings), MetricsPage(lambda _: b"")
-            )
-        )
+        host = host_of(self.engine, HttpOptions(max_input_size=100 << 20), self.bridge)
+        client = Client(SageMakerApplication(host, SageMakerSettings(**settings)))
 
         def call(path: str, **request: Any) -> TestResponse:
             answer: TestResponse = gevent.spawn(client.open, path, **request).get(timeout=LIMIT_S)

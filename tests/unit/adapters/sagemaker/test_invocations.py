@@ -9,21 +9,16 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from werkzeug.test import Client
 
-from tests.unit.fake_engine import FakeEngine
+from tests.unit.adapters.platform_bench import V2, PlatformBench
 from trident.adapters.sagemaker.application import SageMakerApplication
 from trident.adapters.sagemaker.invocations import ResponseTypes, add_timing, adopt_headers, parameter_headers
 from trident.adapters.sagemaker.platform import InferenceType, PingMode, SageMakerSettings
-from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest, OutOfMemory, ServerError
-from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.admin import MetricsPage
+from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest, OutOfMemory
 from trident.core.http.front_end import HttpOptions
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.lifecycle.state import Phase, ServingPhase
 
-V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
 ANSWER = {
     "model_name": "simple",
     "model_version": "3",
@@ -32,37 +27,12 @@ ANSWER = {
 BINARY = "application/vnd.sagemaker-triton.binary+json"
 
 
-class Bench:
-    """The application under Flask's test client. `seen` are the requests that reached the engine."""
-
+class Bench(PlatformBench):
     def __init__(self, options: HttpOptions | None = None, **settings: Any) -> None:
-        self.seen: list[InferenceRequest] = []
-        self.error: ServerError | None = None
-        self.parameters: dict[str, Parameter] | None = None
-        self.engine = FakeEngine(self._respond)
-        self.application = SageMakerApplication(
-            self.engine,
-            options or HttpOptions(),
-            ThreadBridge(),
-            SageMakerSettings(**{"default_model": "simple", **settings}),
-            MetricsPage(lambda _: b"# page"),
-        )
-        client = Client(self.application)
-        self.get: Any = client.get
-        self.open: Any = client.open
+        super().__init__(SageMakerApplication, SageMakerSettings(**{"default_model": "simple", **settings}), options)
 
     def invoke(self, data: bytes = V2, content_type: str | None = "application/json", **headers: str) -> Any:
-        spelled = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.open("/invocations", method="POST", data=data, content_type=content_type, headers=spelled)
-
-    def _respond(self, request: InferenceRequest) -> InferenceResponse:
-        self.seen.append(request)
-        if self.error is not None:
-            return InferenceResponse("simple", 3, [], error=self.error)
-        given = request.inputs[0].data
-        array = given if isinstance(given, np.ndarray) else np.frombuffer(given, np.int32)
-        output = OutputTensor("OUT", "INT32", array.shape, array)
-        return InferenceResponse("simple", 3, [output], id=request.id, parameters=self.parameters)
+        return self.post("/invocations", data, content_type, **headers)
 
 
 # --- routes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.adapters.sagemaker.layout import DEEPEST, Layout, find_model, list_files, read_layout
+from trident.adapters.sagemaker.layout import DEEPEST, find_default_model, find_model, list_files
 from trident.core.errors import ConfigInvalid, InvalidRequest
 
 
@@ -21,26 +21,26 @@ def write(root: Path, *paths: str) -> str:
 
 def test_one_of_several_models_must_be_named(tmp_path: Path) -> None:
     root = write(tmp_path / "model", "cat/1/model.onnx", "dog/config.pbtxt")
-    assert read_layout(root, "dog") == Layout(("cat", "dog"), "dog")
+    assert find_default_model(root, "dog") == "dog"
     with pytest.raises(ConfigInvalid, match="holds several models: cat, dog") as refusal:
-        read_layout(root)
+        find_default_model(root)
     assert refusal.value.hint == "name the model that /invocations runs: --env SAGEMAKER_TRITON_DEFAULT_MODEL_NAME=cat"
     with pytest.raises(
         ConfigInvalid, match="SAGEMAKER_TRITON_DEFAULT_MODEL_NAME is 'cow', which is not a model in"
     ) as no:
-        read_layout(root, "cow")
+        find_default_model(root, "cow")
     assert no.value.hint == "the models are: cat, dog"
 
 
 def test_a_model_root_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="is not a directory"):
-        read_layout(str(tmp_path / "model"))
+        find_default_model(str(tmp_path / "model"))
     root = write(tmp_path / "model")
     with pytest.raises(ConfigInvalid, match="it is empty"):
-        read_layout(root)
+        find_default_model(root)
     write(tmp_path / "model", "code/inference.py", "resnet.onnx")
     with pytest.raises(ConfigInvalid, match=r"there is no model in .*: it holds 'code', 'resnet\.onnx'") as refusal:
-        read_layout(root)
+        find_default_model(root)
     assert "model.onnx" in (refusal.value.hint or "")
 
 

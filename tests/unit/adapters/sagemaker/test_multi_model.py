@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
+from tests.unit.adapters.platform_bench import host_of
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, unstarted, weight_of, write
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
@@ -24,9 +25,6 @@ from trident.adapters.sagemaker.multi_model import (
 )
 from trident.adapters.sagemaker.platform import PingMode, SageMakerSettings
 from trident.core.errors import AlreadyLoaded, InvalidRequest, ModelLoadFailed, ModelNotFound, OutOfMemory, ServerError
-from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.admin import MetricsPage
-from trident.core.http.front_end import HttpOptions
 from trident.core.lifecycle.memory import MemoryLedger, ModelBudget
 from trident.core.lifecycle.options import MemoryShare
 from trident.core.repository.sources import Repositories
@@ -313,9 +311,7 @@ class Container:
         self.root = root
         self.engine = Engine()
         settings = SageMakerSettings(multi_model=True, models_root=str(root), ping_mode=PingMode.LIVE)
-        self.application = SageMakerApplication(
-            self.engine, HttpOptions(), ThreadBridge(), settings, MetricsPage(lambda _: b"")
-        )
+        self.application = SageMakerApplication(host_of(self.engine), settings)
         self.open: Any = Client(self.application).open
 
     def url(self, name: str) -> str:

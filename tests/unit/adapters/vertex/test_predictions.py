@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.unit.adapters.vertex.vertex_bench import V2, VertexBench
+from tests.unit.adapters.platform_bench import V2
+from tests.unit.adapters.vertex.vertex_bench import VertexBench
 from tests.unit.core.http.streaming_engine import StreamingEngine, said
 from trident.adapters.vertex.platform import PayloadKind
 from trident.adapters.vertex.predict import Target, names_model, read_target, take_target
@@ -39,7 +40,7 @@ PREDICTION = {"predictions": [[1, 2]]}
 def test_the_payload_option_overrides_the_body(
     payload: str, body: bytes, outcome: str, content_type: str | None
 ) -> None:
-    answer = VertexBench(payload=PayloadKind(payload)).post(body, content_type)
+    answer = VertexBench(payload=PayloadKind(payload)).predict(body, content_type)
     if answer.status_code == 200:
         assert outcome == ("v2" if "outputs" in answer.json else "instances")
     else:
@@ -49,7 +50,7 @@ def test_the_payload_option_overrides_the_body(
 
 @pytest.mark.parametrize("body", [b"{}", b"5", b"null", b'"instances"', b'{"input":[1]}', b'{"Instances":[1]}'])
 def test_body_of_unknown_form_is_refused(body: bytes) -> None:
-    answer = VertexBench().post(body)
+    answer = VertexBench().predict(body)
     assert (answer.status_code, answer.mimetype) == (400, JSON)
     assert "{'instances': [...]}" in answer.json["error"]
     assert "'inputs'" in answer.json["error"]
@@ -62,7 +63,7 @@ def test_target_parameters_are_removed_and_others_forwarded() -> None:
     bench = VertexBench()
     named = {"model": "simple", "version": "1", "id": "r7", "outputs": ["OUT"]}
     parameters = {**named, "priority": 2.0, "a": "b", "c": 1.5}
-    assert bench.post({"instances": [[1]], "parameters": parameters}).json == {"predictions": [[1]]}
+    assert bench.predict({"instances": [[1]], "parameters": parameters}).json == {"predictions": [[1]]}
     (request,) = bench.seen
     assert (request.model_name, request.model_version, request.id) == ("simple", 1, "r7")
     assert (request.outputs, request.priority, request.parameters) == (("OUT",), 2, {"a": "b", "c": 1.5})
@@ -71,7 +72,7 @@ def test_target_parameters_are_removed_and_others_forwarded() -> None:
 def test_every_request_of_a_payload_has_the_same_target() -> None:
     bench = VertexBench()
     body = {"instances": [[1], [2], [3]], "parameters": {"version": 3, "id": "r7", "a": "b"}}
-    assert bench.post(body).json == {"predictions": [[1], [2], [3]]}
+    assert bench.predict(body).json == {"predictions": [[1], [2], [3]]}
     assert bench.engine.holds == [("simple", 3)]
     assert {(each.model_version, each.id, str(each.parameters)) for each in bench.seen} == {(-2, "r7", "{'a': 'b'}")}
 
@@ -79,12 +80,12 @@ def test_every_request_of_a_payload_has_the_same_target() -> None:
 def test_several_models_without_a_default_are_refused() -> None:
     bench = VertexBench()
     bench.engine.repository_index = lambda ready_only: [IndexEntry(name=name) for name in ("b", "simple")]  # type: ignore[method-assign]
-    answer = bench.post(INSTANCES)
+    answer = bench.predict(INSTANCES)
     assert (answer.status_code, answer.json) == (400, {"error": "there are several models: b, simple"})
     assert "--vertex-ai-default-model" in answer.headers[HINT_HEADER]
     assert "'parameters.model'" in answer.headers[HINT_HEADER]
-    assert bench.post({"instances": [[1]], "parameters": {"model": "simple"}}).status_code == 200
-    assert bench.post(V2).status_code == 400
+    assert bench.predict({"instances": [[1]], "parameters": {"model": "simple"}}).status_code == 200
+    assert bench.predict(V2).status_code == 400
 
 
 # --- streams
@@ -96,30 +97,30 @@ def test_several_models_without_a_default_are_refused() -> None:
 )
 def test_a_stream_has_the_predictions_of_each_response(body: Any, accept: str | None) -> None:
     bench = VertexBench()
-    answer = bench.post(body, **({"Accept": accept} if accept else {}))
+    answer = bench.predict(body, **({"Accept": accept} if accept else {}))
     assert (answer.status_code, answer.content_type) == (200, f"{EVENTS}; charset=utf-8")
     predicted = PREDICTION if body != [[1, 2]] else [[1, 2]]
     assert answer.data == b"data: %b\n\n" % orjson.dumps(predicted)
     bench.error = BackendFailed("broken")
-    answer = bench.post(body, **({"Accept": accept} if accept else {}))
+    answer = bench.predict(body, **({"Accept": accept} if accept else {}))
     assert (answer.status_code, answer.data) == (500, b'data: {"error":"broken"}\n\n')
 
 
 def test_a_stream_is_the_answer_to_one_request() -> None:
     bench = VertexBench()
-    answer = bench.post({"instances": [[1], [2]]}, Accept=EVENTS)
+    answer = bench.predict({"instances": [[1], [2]]}, Accept=EVENTS)
     assert (answer.status_code, "2 instances are several" in answer.json["error"]) == (400, True)
-    answer = bench.post(V2, Accept=EVENTS)
+    answer = bench.predict(V2, Accept=EVENTS)
     assert (answer.status_code, answer.mimetype) == (501, JSON)
     assert "'instances'" in answer.headers[HINT_HEADER]
     assert bench.seen == []
-    assert bench.post({"instances": [[1]], "parameters": {"stream": "no"}}).status_code == 400
+    assert bench.predict({"instances": [[1]], "parameters": {"stream": "no"}}).status_code == 400
 
 
 def test_a_stream_that_takes_too_long_ends_with_an_error() -> None:
     bench = VertexBench(timeout_s=0.05)
     bench.engine = bench.application.engine = StreamingEngine(lambda request: [said("a")])
-    answer = bench.post({"instances": [[1]], "parameters": {"model": "simple"}}, Accept=EVENTS)
+    answer = bench.predict({"instances": [[1]], "parameters": {"model": "simple"}}, Accept=EVENTS)
     assert answer.status_code == 200
     first, second, rest = answer.data.split(b"\n\n")
     assert (first, rest) == (b'data: {"predictions":[["a"]]}', b"")
@@ -144,7 +145,7 @@ OBJECT = {"OUT": [1, 2], "model_name": "simple", "model_version": "3"}
     ],
 )
 def test_an_object_with_a_value_for_an_input_is_generated(payload: str, body: Any, is_generate: bool) -> None:
-    answer = VertexBench(payload=PayloadKind(payload)).post(body)
+    answer = VertexBench(payload=PayloadKind(payload)).predict(body)
     assert (answer.status_code, answer.json == OBJECT) == ((200, True) if is_generate else (400, False))
 
 
@@ -158,7 +159,7 @@ def test_an_object_with_a_value_for_an_input_is_generated(payload: str, body: An
     ],
 )
 def test_accept_header_or_stream_member_selects_events(body: Any, accept: str, is_stream: bool) -> None:
-    answer = VertexBench().post(body, Accept=accept)
+    answer = VertexBench().predict(body, Accept=accept)
     assert answer.status_code == 200
     assert (answer.content_type == f"{EVENTS}; charset=utf-8", answer.data.startswith(b"data: ")) == (is_stream,) * 2
 

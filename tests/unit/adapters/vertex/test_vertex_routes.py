@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 
-from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, V2, VertexBench
-from trident.adapters.vertex.predict import SHARED_ENDPOINT_BYTES, Deadline, SizeLimits
+from tests.unit.adapters.platform_bench import V2
+from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, VertexBench
+from trident.adapters.vertex.predict import SHARED_ENDPOINT_BYTES, SizeLimits, set_deadline
 from trident.core.errors import DeadlineExceeded, InvalidRequest
 from trident.core.frontend.access import GROUPS, parse_restricted
 from trident.core.http.front_end import HttpOptions
+from trident.core.http.reply import CLIENT_GONE_KEY
 from trident.core.lifecycle.state import Phase, ServingPhase
 
 INFER = "/v2/models/simple/infer"
 
 
 def test_the_limits_apply_only_to_the_predict_route() -> None:
-    assert VertexBench(max_request_size=1).post(V2, path=INFER).status_code == 200
-    assert VertexBench(max_request_size=1).post(V2).status_code == 400
+    assert VertexBench(max_request_size=1).predict(V2, path=INFER).status_code == 200
+    assert VertexBench(max_request_size=1).predict(V2).status_code == 400
 
 
 def test_a_predict_route_with_a_version_beyond_64_bits_is_refused() -> None:
@@ -28,7 +30,7 @@ def test_a_predict_route_with_a_version_beyond_64_bits_is_refused() -> None:
 
 def test_responses_of_the_platform_s_routes_are_counted() -> None:
     bench = VertexBench()
-    bench.post()
+    bench.predict()
     bench.get(HEALTH)
     for method in ("BREW", "BOIL"):  # a client must not make up labels
         bench.open(PREDICT, method=method)
@@ -46,16 +48,16 @@ INSTANCES = {"instances": [[1, 2]]}
 def test_routes_are_compared_as_text(route: str) -> None:
     bench = VertexBench(predict_route=f"{route}:p", health_route=route)
     assert bench.get(route).status_code == 200
-    assert bench.post(INSTANCES, path=f"{route}:p").json == PREDICTION
+    assert bench.predict(INSTANCES, path=f"{route}:p").json == PREDICTION
     bench = VertexBench(predict_route=route, health_route="/health")
-    assert bench.post(INSTANCES, path=route).json == PREDICTION
+    assert bench.predict(INSTANCES, path=route).json == PREDICTION
     assert bench.get(route).status_code == 405
 
 
 def test_one_path_may_serve_both_routes() -> None:
     bench = VertexBench(predict_route="/both", health_route="/both")
     assert bench.get("/both").status_code == 200
-    assert bench.post(INSTANCES, path="/both").json == PREDICTION
+    assert bench.predict(INSTANCES, path="/both").json == PREDICTION
     assert bench.redirect("v2").status_code == 404
     assert bench.responses()["POST", "predict", 200] == bench.responses()["GET", "health", 200] == 1
     answer = bench.open("/both", method="PUT")
@@ -67,10 +69,10 @@ def test_the_platforms_routes_may_be_v2_paths() -> None:
     bench.engine.ready = False
     assert bench.get("/v2/health/ready").status_code == 503  # and not 400
     bench.engine.ready = True
-    assert bench.post(INSTANCES, path="/v2/models/simple/infer").json == PREDICTION
+    assert bench.predict(INSTANCES, path="/v2/models/simple/infer").json == PREDICTION
     bench.engine.versions = {"simple": (1,), "other": (1,)}  # the route names the model
-    assert bench.post(INSTANCES, path="/v2/models/simple/infer").json == PREDICTION
-    assert bench.post(path="/v2/models/other/infer").status_code == 200
+    assert bench.predict(INSTANCES, path="/v2/models/simple/infer").json == PREDICTION
+    assert bench.predict(path="/v2/models/other/infer").status_code == 200
 
 
 OF_GROUPS = {
@@ -109,7 +111,7 @@ def test_only_public_groups_are_served(groups: tuple[str, ...]) -> None:
         for method, path in OF_GROUPS[group]:
             body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}' if "infer" in path else b""
             assert bench.open(path, method=method, data=body).status_code == 200, path
-    assert bench.post(INSTANCES).json == PREDICTION
+    assert bench.predict(INSTANCES).json == PREDICTION
     assert bench.get(HEALTH).status_code == 200
     assert bench.redirect("v2").status_code == 200
 
@@ -121,9 +123,9 @@ def test_restricted_groups_need_their_header() -> None:
     assert (refused.status_code, refused.mimetype) == (403, "application/json")
     assert refused.json == {"error": "This API is restricted, expecting header 'x-health'"}
     assert bench.get(HEALTH, headers={"X-Health": "h"}).status_code == 200
-    refused = bench.post(INSTANCES)
+    refused = bench.predict(INSTANCES)
     assert (refused.status_code, refused.mimetype) == (403, "application/json")
-    assert bench.post(INSTANCES, X_Infer="i").json == PREDICTION
+    assert bench.predict(INSTANCES, X_Infer="i").json == PREDICTION
     assert bench.get("/v2").status_code == 403
 
 
@@ -143,7 +145,7 @@ def test_a_redirect_answers_as_its_target(path: str) -> None:
     bench = VertexBench()
 
     def redirect(target: str) -> Any:
-        return bench.post(b"", path=path, X_Vertex_Ai_Triton_Redirect=target)
+        return bench.predict(b"", path=path, X_Vertex_Ai_Triton_Redirect=target)
 
     assert redirect("metrics").data == b"# page"
     assert redirect("v2/models/simple/versions/1/config").json["max_batch_size"] == 1
@@ -289,7 +291,9 @@ def test_bodies_over_a_shared_endpoints_limit_warn_once_a_minute(now: Now, caplo
 
 def test_after_its_deadline_a_request_is_ended() -> None:
     now = Now()
-    deadline = Deadline(2.5, lambda: now.value == 1.0, now)
+    environ: dict[str, Any] = {CLIENT_GONE_KEY: lambda: now.value == 1.0}
+    set_deadline(environ, 2.5, now)
+    deadline = environ[CLIENT_GONE_KEY]
     assert not deadline()
     now.value = 1.0
     assert deadline()  # the client is gone
