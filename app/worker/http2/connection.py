@@ -17,7 +17,7 @@ import gevent
 
 from trident.app.sites.site import Http2Port
 from trident.app.worker.connection import CoarseClock, ReadOrder, Stage
-from trident.app.worker.http2.frames import Http2Code, ProtocolError
+from trident.app.worker.http2.frames import NEVER, Http2Code, ProtocolError
 from trident.app.worker.http2.protocol import Http2Protocol
 from trident.app.worker.http2.streams import Outbox, UnsentTotal, copy_of
 from trident.app.worker.tls import HTTP2, TlsSocket
@@ -27,7 +27,6 @@ from trident.core.inference.tensors import Buffer, drop_sent
 
 log: Final = logging.getLogger("trident.grpc")
 
-NEVER: Final = float("inf")
 _OPEN: Final = Stage.APPLICATION
 _LINGER: Final = Stage.LINGER
 _READ: Final = 1
@@ -118,7 +117,7 @@ class Http2Connection:
         except OSError as error:
             self._lost(error)
         except ProtocolError as fault:
-            log.info("the connection of %s ends: %s", self._protocol.peer, fault)
+            log.info("the connection of %s ends: %s", self._protocol.table.peer, fault)
             self._finish()
         except Exception:  # the request boundary: no exception of an application may end in the hub
             self._fail()
@@ -273,11 +272,11 @@ class Http2Connection:
             self._readable.start(self._service.connections.order.add, self._on_readable)
             return
         protocol = self._protocol
-        protocol.pump()
+        protocol.outbox.pump()
         if not self._reads:
             self._reads = True
             self._readable.start(self._service.connections.order.add, self._on_readable)
-        if protocol.out_size:
+        if protocol.outbox.size:
             self._flush_soon()  # also for what came while the socket was full, of which the protocol has told already
         elif protocol.is_finished:
             self._finish()
@@ -290,7 +289,6 @@ class Http2Connection:
     # Time and end
 
     def tick(self) -> None:
-        """Advance the clock to that of the service."""
         now = self._service.clock.now
         if self.stage is Stage.APPLICATION:
             try:
@@ -311,11 +309,11 @@ class Http2Connection:
         elif self._service.port.shares_memory and now - self._left_shared > _SHARED_S:
             self._left_shared = now
             try:
-                self._protocol.leave_shared()
+                protocol.leave_shared()
                 if self._unsent_size:
                     self._unsent = [copy_of(memoryview(part)) for part in self._unsent]
             except MemoryError:
-                log.warning("out of memory: %s reads or sends slowly and keeps its shared memory", self._protocol.peer)
+                log.warning("out of memory: %s reads or sends slowly and keeps its shared memory", protocol.table.peer)
         elif now > self._ages_at:
             self._ages_at = NEVER
             self._dies_at = now + self._service.port.age_grace_s
@@ -363,15 +361,15 @@ class Http2Connection:
         try:
             self._protocol.close(code, text)
         except Exception:  # the request boundary, as in `_on_readable`
-            log.exception("a call of %s could not be cancelled", self._protocol.peer)
+            log.exception("a call of %s could not be cancelled", self._protocol.table.peer)
 
     def _fail(self) -> None:
-        log.exception("the connection of %s failed", self._protocol.peer)
+        log.exception("the connection of %s failed", self._protocol.table.peer)
         self._cancel_all(Http2Code.INTERNAL_ERROR, "internal error")
         self._finish()
 
     def _lost(self, error: OSError) -> None:
-        log.debug("the connection of %s has ended: %s", self._protocol.peer, error)
+        log.debug("the connection of %s has ended: %s", self._protocol.table.peer, error)
         self.close()
 
     def close(self) -> None:

@@ -189,93 +189,52 @@ def read_settings(content: bytes) -> dict[int, int]:
     return values
 
 
-class FloodGuard:
-    """A budget of frames that cost work and bring nothing forward: resets, pings, settings, empty frames.
+NEVER: Final = float("inf")
 
-    `burst` of them are allowed in a row, and `rate` more each second, and one for each answer. A client that cancels
-    many of its calls gets as many answers besides; one that only opens and resets streams gets none. `left` is what may
-    still be spent before `spend` looks at the time.
+
+class Pings:
+    """Counts the client's pings that come too early, which each answer of the server forgets, and asks a silent client
+    for a sign of life, at `asked_at`. Times are in seconds.
+
+    Source: gRPC's proposal A8, `Chttp2PingAbusePolicy` of its C core, and `keepalive.md`.
     """
 
-    __slots__ = ("_answers", "_at", "_burst", "_rate", "left")
-
-    def __init__(self, burst: int, rate: int, now: float) -> None:
-        self._burst = burst
-        self._rate = rate
-        self.left = float(burst)
-        self._at = now
-        self._answers = 0
-
-    def spend(self, what: str, now: float, answers: int, cost: float = 1.0) -> None:
-        """Count one frame. `now` is in seconds, `answers` their number so far. Raises ProtocolError."""
-        self.left -= cost
-        if self.left >= 0:
-            return
-        gained = (now - self._at) * self._rate + answers - self._answers
-        self._at, self._answers = now, answers
-        self.left = min(self.left + gained, self._burst)
-        if self.left < 0:
-            raise ProtocolError(Http2Code.ENHANCE_YOUR_CALM, f"too many {what}")
-
-
-class PingStrikes:
-    """Counts pings that come too early. Each answer of the server forgets them all.
-
-    Source: gRPC's proposal A8; `Chttp2PingAbusePolicy` of its C core.
-    """
-
-    __slots__ = ("_answers", "_latest", "_limits", "_strikes")
+    __slots__ = ("_answers", "_latest", "_limits", "_strikes", "asked_at")
 
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         self._strikes = 0
-        self._latest: float | None = None
+        self._latest = -NEVER
         self._answers = 0
+        self.asked_at = NEVER
 
     def count(self, now: float, answers: int, *, idle: bool) -> None:
-        """A ping came at `now`, in seconds. `answers` is their number so far, `idle` that no stream is open.
+        """A ping came at `now`. `answers` is their number so far, `idle` that no stream is open.
 
         Raises ProtocolError, with the text by which gRPC's clients know that they must ping less.
         """
         if answers != self._answers:
-            self._answers, self._strikes, self._latest = answers, 0, None
+            self._answers, self._strikes, self._latest = answers, 0, -NEVER
         limits = self._limits
         interval = limits.ping_interval_idle_s if idle else limits.ping_interval_s
-        if self._latest is not None and now - self._latest < interval:
+        if now - self._latest < interval:
             self._strikes += 1
             if limits.ping_strikes and self._strikes > limits.ping_strikes:
                 raise ProtocolError(Http2Code.ENHANCE_YOUR_CALM, "too_many_pings")
         self._latest = now
 
-
-class Keepalive:
-    """Asks a client for a sign of life. Times are in seconds. Source: gRPC's `keepalive.md`."""
-
-    __slots__ = ("_asked", "_limits")
-
-    def __init__(self, limits: Http2Limits) -> None:
-        self._limits = limits
-        self._asked: float | None = None
-
     def due(self, now: float, last_received: float, *, idle: bool) -> bytes:
         """The ping that asks; empty if it is not time. `idle`: no stream is open, so that nothing is at stake."""
         limits = self._limits
-        if (
-            self._asked is not None
-            or now - last_received <= limits.keepalive_s
-            or (idle and not limits.keepalive_without_streams)
-        ):
+        is_silent = now - last_received > limits.keepalive_s
+        if self.asked_at != NEVER or not is_silent or (idle and not limits.keepalive_without_streams):
             return b""
-        self._asked = now
+        self.asked_at = now
         return frame(PING, 0, 0, b"keepaliv")
-
-    def succeed(self) -> None:
-        """The client has answered a ping."""
-        self._asked = None
 
     def has_failed(self, now: float) -> bool:
         """True if the client has not answered in time."""
-        return self._asked is not None and now - self._asked >= self._limits.keepalive_timeout_s
+        return now - self.asked_at >= self._limits.keepalive_timeout_s
 
 
 # The content of the ping between the two GOAWAYs.
@@ -293,21 +252,16 @@ class DrainState(Enum):
 class Drain:
     """Two GOAWAYs with a ping between them: what the client sent before it knew of the first one is served."""
 
-    def __init__(self, round_trip_s: float) -> None:
-        """The client has `round_trip_s` to answer the ping."""
-        self._round_trip_s = round_trip_s
-        self._since = 0.0
+    def __init__(self) -> None:
+        self.since = 0.0
         self.state = DrainState.SERVING
 
     def begin(self, now: float) -> bytes:
         """The frames that ask for no more streams; empty if they have been sent."""
         if self.state is not DrainState.SERVING:
             return b""
-        self.state, self._since = DrainState.ASKED, now
+        self.state, self.since = DrainState.ASKED, now
         return goaway(LARGEST_WINDOW, Http2Code.NO_ERROR) + frame(PING, 0, 0, MARK)
-
-    def is_overdue(self, now: float) -> bool:
-        return self.state is DrainState.ASKED and now - self._since > self._round_trip_s
 
     def refuse(self, last_stream: int) -> bytes:
         """The GOAWAY that names the last stream that is served; empty if it has been sent, or none was asked for."""
@@ -315,24 +269,3 @@ class Drain:
             return b""
         self.state = DrainState.REFUSING
         return goaway(last_stream, Http2Code.NO_ERROR)
-
-
-class ResetStreams:
-    """The latest streams that were reset here. What their client sent before it knew is not an error.
-
-    Source: RFC 9113 section 5.1, "closed".
-    """
-
-    __slots__ = ("_ids", "_limit")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._ids: dict[int, None] = {}
-
-    def add(self, stream: int) -> None:
-        if len(self._ids) >= self._limit:
-            del self._ids[next(iter(self._ids))]
-        self._ids[stream] = None
-
-    def __contains__(self, stream: int) -> bool:
-        return stream in self._ids

@@ -15,14 +15,14 @@ from trident.app.worker.http2.frames import (
     HEADERS,
     LARGEST_WINDOW,
     MARK,
+    NEVER,
     PADDED,
     WINDOW_UPDATE,
     Drain,
     DrainState,
     Http2Code,
     Http2Limits,
-    Keepalive,
-    PingStrikes,
+    Pings,
     ProtocolError,
     StreamError,
     read_settings,
@@ -30,7 +30,6 @@ from trident.app.worker.http2.frames import (
 from trident.app.worker.http2.headers import HeaderSections, RequestHeads, check_dependency
 from trident.app.worker.http2.streams import IncomingData, Outbox, StreamState, StreamTable, UnsentTotal
 from trident.core.grpc.transport import Application
-from trident.core.inference.tensors import Buffer
 
 _OPEN: Final = StreamState.OPEN
 _DIRECT: Final = 8192  # content of one frame from which on it is received into the call's own memory
@@ -55,7 +54,6 @@ class Http2Protocol:
         "_has_begun",
         "_has_settings",
         "_heads",
-        "_keepalive",
         "_largest",
         "_limits",
         "_pings",
@@ -63,10 +61,10 @@ class Http2Protocol:
         "_rest",
         "_sections",
         "_started",
-        "_table",
         "last_received",
         "outbox",
         "streams",
+        "table",
     )
 
     def __init__(
@@ -78,7 +76,7 @@ class Http2Protocol:
         peer: str = "",
         unsent_in_all: UnsentTotal | None = None,
     ) -> None:
-        """`wants_flush` is called when `out` has something and was empty before.
+        """`wants_flush` is called when `outbox` has something and was empty before.
 
         `peer` is the client, for the log. `unsent_in_all` is shared by the connections that share its memory.
         """
@@ -96,8 +94,8 @@ class Http2Protocol:
                 }
             )
         )
-        self._table = StreamTable(limits, outbox, now, peer)
-        self.streams = self._table.open
+        self.table = StreamTable(limits, outbox, now, peer)
+        self.streams = self.table.open
         sections = limits.header_list + _PADDING
         self._largest = [0, sections, 5, 4, frames.DEFAULT_FRAME, -1, 8, 0, 4, sections]  # by the types of frames
         self._rest = b""
@@ -105,42 +103,11 @@ class Http2Protocol:
         self._sections = HeaderSections(limits)
         self._has_begun = self._has_settings = False
         self._heads = RequestHeads(application, limits.header_list)
-        self._pings = PingStrikes(limits)
-        self._keepalive = Keepalive(limits)
-        self._drain = Drain(limits.drain_round_trip_s)
+        self._pings = Pings(limits)
+        self._drain = Drain()
         self._refuses = False
 
     # Asked by the connection
-
-    @property
-    def peer(self) -> str:
-        return self._table.peer
-
-    @property
-    def is_closed(self) -> bool:
-        """True once the client was told that the connection ends."""
-        return self._table.is_closed
-
-    @property
-    def places_taken(self) -> int:
-        """Streams that are open, or whose calls have not ended."""
-        return self._table.places_taken
-
-    @property
-    def out(self) -> list[Buffer]:
-        return self.outbox.parts
-
-    @property
-    def out_size(self) -> int:
-        return self.outbox.size
-
-    def pump(self) -> None:
-        """Continue with waiting data of the streams after the socket took the outbox."""
-        self.outbox.pump()
-
-    def is_idle(self) -> bool:
-        """True while nothing is under way in either direction."""
-        return not self.streams and not self.outbox.size and not self._rest and not self._sections.stream
 
     def room(self) -> memoryview | None:
         """Memory of a call for the next bytes of the socket, then `filled`; None: they go to `receive`."""
@@ -154,7 +121,7 @@ class Http2Protocol:
         found = self._data
         assert found is not None
         assert found.stream is not None
-        self.last_received = self._table.now
+        self.last_received = self.table.now
         found.left -= size
         found.stream.receiver.filled(size)
         if not found.left and not found.padding:
@@ -166,9 +133,9 @@ class Http2Protocol:
         Raises ProtocolError if the connection must end; the GOAWAY that tells the client is in `out`. Afterwards
         nothing is taken any more.
         """
-        if self.is_closed:
+        if self.table.is_closed:
             return
-        self.last_received = self._table.now
+        self.last_received = self.table.now
         if self._rest:
             received = self._rest + received
             self._rest = b""
@@ -180,17 +147,17 @@ class Http2Protocol:
 
     def tick(self, now: float) -> bool:
         """Note the time, about once a second. Returns False once the connection must end."""
-        self._table.now = now
+        self.table.now = now
         limits = self._limits
         if not self._has_settings:
             return now - self._started < limits.handshake_s
         if (self._rest or self._data or self._sections.stream) and now - self.last_received > limits.stall_s:
             return False
-        self._table.drop_stalled()
-        if self._drain.is_overdue(now):
+        self.table.drop_stalled()
+        if self._drain.state is DrainState.ASKED and now - self._drain.since > limits.drain_round_trip_s:
             self._refuse_streams()
-        self._put(self._keepalive.due(now, self.last_received, idle=not self.streams))
-        return not self._keepalive.has_failed(now) and not self.is_finished
+        self._put(self._pings.due(now, self.last_received, idle=not self.streams))
+        return not self._pings.has_failed(now) and not self.is_finished
 
     def leave_shared(self) -> None:
         """Move what has waited since the last time out of memory that others may need: messages of a client that sends
@@ -202,7 +169,7 @@ class Http2Protocol:
 
     def drain(self) -> None:
         """Ask the client for no more streams; refuse them after a round trip."""
-        self._put(self._drain.begin(self._table.now))
+        self._put(self._drain.begin(self.table.now))
 
     @property
     def is_finished(self) -> bool:
@@ -211,9 +178,9 @@ class Http2Protocol:
 
     def close(self, code: int, text: str = "") -> None:
         """Tell the client why the connection ends, and cancel running calls."""
-        if not self._table.is_closed:
-            self.outbox.put(frames.goaway(self._table.last, code, text))
-        self._table.cancel_all()
+        if not self.table.is_closed:
+            self.outbox.put(frames.goaway(self.table.last, code, text))
+        self.table.cancel_all()
 
     # Frames
 
@@ -244,7 +211,7 @@ class Http2Protocol:
             if kind > CONTINUATION or kind == GOAWAY:
                 if length > self._limits.frame:
                     raise _too_large(kind, length)
-                self._table.spend("GOAWAYs and frames of unknown types")
+                self.table.spend("GOAWAYs and frames of unknown types")
                 if kind == GOAWAY and id:
                     raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
                 self._data = IncomingData(None, length, 0, ends=False)
@@ -293,13 +260,13 @@ class Http2Protocol:
             start += 1
             size = length - 1 - padding
         ends = flags & END_STREAM
-        stream = self._table.count_data(id, length, size, ends)
+        stream = self.table.count_data(id, length, size, ends)
         end = start + size
         if end <= len(received) and not padding and stream is not None:
             if size:
                 stream.receiver.take(received[start:end] if size <= _COPIED else memoryview(received)[start:end])
             if ends:
-                self._table.end_request(stream)
+                self.table.end_request(stream)
             return end
         self._data = IncomingData(stream, size, padding, ends=bool(ends))
         return start
@@ -323,13 +290,13 @@ class Http2Protocol:
     def _end_data(self, found: IncomingData) -> None:
         self._data = None
         if found.ends and found.stream is not None:
-            self._table.end_request(found.stream)
+            self.table.end_request(found.stream)
 
     # HEADERS
 
     def _take_block(self, id: int, block: bytes, ends: int) -> None:
         """Begin a stream with a header section, or end its request. Not zero: `ends` the request."""
-        table = self._table
+        table = self.table
         if id <= table.last or not id & 1:
             self._take_trailers(id, block, ends)
             return
@@ -349,7 +316,7 @@ class Http2Protocol:
                 table.end_request(stream)
 
     def _take_trailers(self, id: int, block: bytes, ends: int) -> None:
-        if id > self._table.last or not id:
+        if id > self.table.last or not id:
             raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"a client must not begin stream {id}")
         stream = self.streams.get(id)
         try:
@@ -358,12 +325,12 @@ class Http2Protocol:
                 raise StreamError(Http2Code.PROTOCOL_ERROR, "trailers that do not end their stream")
         except StreamError as fault:
             if stream is not None and stream.state is _OPEN:
-                self._table.fail(stream, fault.code)
+                self.table.fail(stream, fault.code)
                 return
         if stream is not None and stream.state is _OPEN:
-            self._table.end_request(stream)
+            self.table.end_request(stream)
         else:
-            self._table.judge_late(id, "HEADERS")
+            self.table.judge_late(id, "HEADERS")
 
     # Other frames
 
@@ -381,34 +348,38 @@ class Http2Protocol:
         elif kind == frames.SETTINGS:
             self._take_settings(flags, content)
         elif kind == frames.PING:
-            self._table.spend("PING frames")
+            self.table.spend("PING frames")
             if flags & frames.ACK:
-                self._keepalive.succeed()
+                self._pings.asked_at = NEVER
                 if content == MARK:
                     self._refuse_streams()
             else:
-                self._pings.count(self._table.now, self.outbox.answers, idle=not self.streams)
+                self._pings.count(self.table.now, self.outbox.answers, idle=not self.streams)
                 self.outbox.put(frames.frame(frames.PING, frames.ACK, 0, content))
         elif kind == frames.RST_STREAM:
-            self._table.cancel(id)
+            self.table.cancel(id)
         else:
-            self._table.spend("PRIORITY frames")
+            self.table.spend("PRIORITY frames")
             check_dependency(id, content)
 
     def _take_settings(self, flags: int, content: bytes) -> None:
         if flags & frames.ACK:
             if content:
                 raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has no content")
-            self._table.spend("SETTINGS")
+            self.table.spend("SETTINGS")
             return
         values = read_settings(content)
         if self._has_settings:
-            self._table.spend("SETTINGS")
+            self.table.spend("SETTINGS")
         self._has_settings = True
         outbox = self.outbox
         outbox.frame = values.get(frames.MAX_FRAME_SIZE, outbox.frame)
-        if frames.INITIAL_WINDOW_SIZE in values:
-            outbox.set_stream_window(values[frames.INITIAL_WINDOW_SIZE], self.streams.values())
+        window = values.get(frames.INITIAL_WINDOW_SIZE)
+        if window is not None:  # of all streams, of the open ones too: RFC 9113 section 6.9.2
+            delta, outbox.stream_window = window - outbox.stream_window, window
+            for stream in self.streams.values():
+                stream.window += delta
+                outbox.wait(stream)
             if any(stream.window > LARGEST_WINDOW for stream in self.streams.values()):
                 raise ProtocolError(Http2Code.FLOW_CONTROL_ERROR, "SETTINGS make the window of a stream too large")
         outbox.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
@@ -419,21 +390,21 @@ class Http2Protocol:
             raise ProtocolError(Http2Code.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
         (size,) = _read_uint32(content, 0)
         size &= LARGEST_WINDOW
-        self._table.spend_little()
+        self.table.spend("WINDOW_UPDATE frames", 0.1)  # clients send one with each call, and each answer gives more
         stream = self.streams.get(id)
         if stream is not None:
-            self._table.widen(stream, size)
+            self.table.widen(stream, size)
         elif not id:
             if not size:
                 raise ProtocolError(Http2Code.PROTOCOL_ERROR, "WINDOW_UPDATE must not be 0")
             if size > LARGEST_WINDOW - self.outbox.window:
                 raise ProtocolError(Http2Code.FLOW_CONTROL_ERROR, "the connection's window exceeds 2^31-1")
             self.outbox.widen(size)
-        elif id > self._table.last or not id & 1:
+        elif id > self.table.last or not id & 1:
             raise ProtocolError(Http2Code.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {id}, which has not begun")
 
     def _refuse_streams(self) -> None:
-        self._put(self._drain.refuse(self._table.last))
+        self._put(self._drain.refuse(self.table.last))
         self._refuses = self._drain.state is DrainState.REFUSING
 
     def _put(self, content: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
@@ -13,11 +13,9 @@ from trident.app.worker.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
-    FloodGuard,
     Http2Code,
     Http2Limits,
     ProtocolError,
-    ResetStreams,
     StreamError,
 )
 from trident.app.worker.http2.headers import block_of
@@ -67,7 +65,6 @@ class Unsent:
         self._parts = deque(copy_of(part) for part in self._parts)
 
     def cut(self, size: int) -> list[Buffer]:
-        """Take off the next `size` bytes."""
         self.size -= size
         cut: list[Buffer] = []
         while size:
@@ -83,15 +80,11 @@ class Unsent:
 class UnsentTotal:
     """Counts `size` bytes of the connections that share it. Hub thread only."""
 
-    __slots__ = ("_limit", "size")
+    __slots__ = ("limit", "size")
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self.size = 0
-
-    def is_exceeded(self, times: int = 1) -> bool:
-        """True if `size` exceeds `times` the limit."""
-        return self.size > times * self._limit
 
 
 _TURN: Final = 262144  # bytes of a stream, until the next one that waits has its turn
@@ -143,7 +136,8 @@ class Outbox:
 
     def is_burdened(self, times: int = 1) -> bool:
         """True if too much waits here: over `times` the limit, or over that of all connections together."""
-        return self.unsent > times * self._most_unsent or (self.unsent > 0 and self._in_all.is_exceeded(times))
+        in_all = self._in_all
+        return self.unsent > times * self._most_unsent or (self.unsent > 0 and in_all.size > times * in_all.limit)
 
     def put(self, content: bytes) -> None:
         """Send whole frames."""
@@ -174,13 +168,6 @@ class Outbox:
         """The client takes `size` bytes more on all streams together."""
         self.window += size
         self.pump()
-
-    def set_stream_window(self, window: int, streams: Iterable[Http2Stream]) -> None:
-        """The client has set the window of all streams, of the open ones too. Source: RFC 9113 section 6.9.2."""
-        delta, self.stream_window = window - self.stream_window, window
-        for stream in streams:
-            stream.window += delta
-            self.wait(stream)
 
     def wait(self, stream: Http2Stream) -> None:
         """Note whether `stream` can send if the socket and the window of the connection allow it."""
@@ -393,7 +380,11 @@ class Http2Stream(CallStream):
 
 
 class StreamTable:
-    """The streams that a client has begun, the windows that it sends in, and what it has left of the flood guard.
+    """The streams that a client has begun, the windows that it sends in, and what it may still spend on frames that
+    bring nothing forward: resets, pings, settings, empty frames.
+
+    `limits.burst` of them are allowed in a row, and `limits.rate` more each second, and one for each answer. A client
+    that cancels many of its calls gets as many answers besides; one that only opens and resets streams gets none.
 
     `open` are those that are not closed on the wire, `paused` some of them. `places_taken` counts the others as well
     whose calls have not ended. `last` is the latest stream that began, `now` the time in seconds, `peer` the client.
@@ -401,11 +392,13 @@ class StreamTable:
     """
 
     __slots__ = (
+        "_answers",
+        "_budget",
         "_credit",
-        "_guard",
         "_limits",
         "_low",
         "_reset",
+        "_spent_at",
         "is_closed",
         "last",
         "now",
@@ -428,8 +421,13 @@ class StreamTable:
         self.is_closed = False
         self._credit = 2 * limits.window
         self._low = limits.window // 2
-        self._reset = ResetStreams(limits.streams)
-        self._guard = FloodGuard(limits.burst, limits.rate, now)
+        # The latest streams that were reset here. What their client sent before it knew is not an error (RFC 9113
+        # section 5.1, "closed").
+        self._reset: dict[int, None] = {}
+        # Of frames that bring nothing forward; when it was filled last, and the answers until then.
+        self._budget = float(limits.burst)
+        self._spent_at = now
+        self._answers = 0
         outbox.put(frames.window_update(0, self._credit - frames.DEFAULT_WINDOW))
 
     def begin(self, id: int, expected: int | None) -> Http2Stream:
@@ -443,8 +441,7 @@ class StreamTable:
 
     def refuse(self, id: int, code: int) -> None:
         """Refuse a stream that has not begun here. Raises ProtocolError if that happens too often."""
-        self._reset.add(id)
-        self.outbox.put(frames.rst_stream(id, code))
+        self._send_reset(id, code)
         self.spend("streams that are refused")
 
     def count_data(self, id: int, length: int, size: int, ends: int) -> Http2Stream | None:
@@ -530,14 +527,15 @@ class StreamTable:
 
     def spend(self, what: str, cost: float = 1.0) -> None:
         """Count a frame that brings nothing forward. Raises ProtocolError if there were too many."""
-        self._guard.spend(what, self.now, self.outbox.answers, cost)
-
-    def spend_little(self) -> None:
-        """Count a WINDOW_UPDATE. Clients send one with each call, and each answer gives more."""
-        guard = self._guard
-        guard.left -= 0.1
-        if guard.left < 0:
-            self.spend("WINDOW_UPDATE frames", 0)
+        self._budget -= cost
+        if self._budget >= 0:
+            return
+        limits, answers = self._limits, self.outbox.answers
+        gained = (self.now - self._spent_at) * limits.rate + answers - self._answers
+        self._spent_at, self._answers = self.now, answers
+        self._budget = min(self._budget + gained, float(limits.burst))
+        if self._budget < 0:
+            raise ProtocolError(Http2Code.ENHANCE_YOUR_CALM, f"too many {what}")
 
     def fail(self, stream: Http2Stream, code: int) -> None:
         """Reset a stream because of what its client sent. Raises ProtocolError if that happens too often."""
@@ -551,9 +549,14 @@ class StreamTable:
 
     def reset(self, stream: Http2Stream, code: int) -> None:
         """Tell the client that `stream` has ended, without a word to its receiver."""
-        self._reset.add(stream.id)
-        self.outbox.put(frames.rst_stream(stream.id, code))
+        self._send_reset(stream.id, code)
         self.forget(stream)
+
+    def _send_reset(self, id: int, code: int) -> None:
+        if len(self._reset) >= self._limits.streams:
+            del self._reset[next(iter(self._reset))]
+        self._reset[id] = None
+        self.outbox.put(frames.rst_stream(id, code))
 
     def forget(self, stream: Http2Stream) -> None:
         """`stream` is closed on the wire. Its place is free when its call has ended, too."""

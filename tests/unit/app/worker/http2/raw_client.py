@@ -149,12 +149,12 @@ class RawClient:
     def taken(self) -> list[Frame]:
         """Return the bytes that the server has sent since the last call. Its socket takes everything."""
         whole = b""
-        while self.protocol.out_size:
+        while self.protocol.outbox.size:
             parts, size = self.protocol.outbox.take()
             piece = b"".join(parts)
             assert len(piece) == size
             whole += piece
-            self.protocol.pump()
+            self.protocol.outbox.pump()
         return split(whole)
 
     def tick(self, seconds: float) -> bool:

@@ -79,7 +79,7 @@ def flood(client: RawClient, parts: bytes | Iterable[bytes]) -> tuple[int, Proto
         try:
             client.protocol.receive(part)
         except ProtocolError as fault:
-            assert client.protocol.is_closed
+            assert client.protocol.table.is_closed
             assert not client.protocol.streams
             return taken, fault
         client.protocol.outbox.take()
@@ -92,10 +92,10 @@ def test_rapid_reset_cve_2023_44487():
     _, fault = flood(client, (headers_frame(id, flags=5) + frames.rst_stream(id, Http2Code.CANCEL) for id in STREAMS))
     assert fault.code is CALM
     assert len(client.calls) == 100  # which still run
-    assert client.protocol.places_taken == 100
+    assert client.protocol.table.places_taken == 100
     for call in client.calls:
         call.stream.release()
-    assert client.protocol.places_taken == 0
+    assert client.protocol.table.places_taken == 0
 
 
 def test_rapid_reset_within_the_limits_is_served():
@@ -318,7 +318,7 @@ def test_client_that_never_reads():
     client.send(frames.window_update(0, 2**31 - 1 - 65535))
     for id in range(1, 401, 2):
         client.protocol.receive(headers_frame(id) + frame(DATA, END_STREAM, id, bytes(60_000)))
-    assert client.protocol.out_size < 2 << 20
+    assert client.protocol.outbox.size < 2 << 20
     assert client.protocol.outbox.unsent < 2 << 20
     assert len(client.calls) < 60
     client.taken()

@@ -113,7 +113,7 @@ class Walk:
             self.random.choices(acts_, weights)[0]()
             self.check_sent()
             self.check_kept()
-            if self.protocol.is_closed:
+            if self.protocol.table.is_closed:
                 break
         self.end()
 
@@ -128,8 +128,8 @@ class Walk:
                 receive(self.protocol, content[start:end])
             except ProtocolError:
                 assert self.rude
-                assert self.protocol.is_closed
-        return not self.protocol.is_closed
+                assert self.protocol.table.is_closed
+        return not self.protocol.table.is_closed
 
     def stream(self) -> int:
         """Choose a stream on which the client may still send; if it is rude, one of the latest. 0 for none."""
@@ -173,7 +173,7 @@ class Walk:
     def has_credit(self, stream: int, size: int) -> bool:
         """A polite client's account, for which that of the server stands here."""
         found = self.protocol.streams.get(stream)
-        most = min(self.protocol._table._credit, found.credit if found is not None else self.protocol._table._credit)
+        most = min(self.protocol.table._credit, found.credit if found is not None else self.protocol.table._credit)
         return size + 11 <= most
 
     def cancel(self) -> None:
@@ -248,12 +248,12 @@ class Walk:
         parts, size = self.protocol.outbox.take()
         assert sum(map(len, parts)) == size
         self.seen = 0
-        self.protocol.pump()
+        self.protocol.outbox.pump()
 
     # What must be true
 
     def check_sent(self) -> None:
-        parts = self.protocol.out[self.seen :]
+        parts = self.protocol.outbox.parts[self.seen :]
         self.seen += len(parts)
         for one in split(b"".join(parts)):
             self.sent += 1
@@ -271,21 +271,21 @@ class Walk:
 
     def check_kept(self) -> None:
         protocol = self.protocol
-        assert len(protocol.streams) <= protocol.places_taken <= LIMITS.streams
-        assert set(protocol._table.paused) <= set(protocol.streams)
+        assert len(protocol.streams) <= protocol.table.places_taken <= LIMITS.streams
+        assert set(protocol.table.paused) <= set(protocol.streams)
         unsent = sum(stream.unsent for stream in protocol.streams.values())
         assert protocol.outbox.unsent == unsent <= 4 * LIMITS.unsent + LARGEST_PART
         # A message that fits the windows goes out at once, whatever waits for the socket.
-        assert protocol.out_size < LIMITS.high_water + 2 * LARGEST_PART + 200 * self.sent
-        assert not protocol.is_closed or not protocol.streams
+        assert protocol.outbox.size < LIMITS.high_water + 2 * LARGEST_PART + 200 * self.sent
+        assert not protocol.table.is_closed or not protocol.streams
 
     def end(self) -> None:
         self.protocol.close(Http2Code.NO_ERROR)
         assert not self.protocol.streams
-        assert not self.protocol._table.paused
+        assert not self.protocol.table.paused
         for call in self.client.calls:
             call.stream.release()
-        assert self.protocol.places_taken == 0
+        assert self.protocol.table.places_taken == 0
         assert self.protocol.outbox.unsent == 0
 
 
@@ -346,7 +346,7 @@ def test_recorded_connections_with_faults(seed: int):
                 receive(client.protocol, content[at : at + size])
                 client.taken()
         except ProtocolError:
-            assert client.protocol.is_closed
+            assert client.protocol.table.is_closed
             client.taken()
         client.protocol.close(Http2Code.NO_ERROR)
         assert not client.protocol.streams

@@ -13,7 +13,7 @@ from tests.unit.app.worker.http2.raw_client import (
     kinds,
 )
 from trident.app.worker.http2 import frames
-from trident.app.worker.http2.frames import Http2Code, Http2Limits, PingStrikes, ProtocolError
+from trident.app.worker.http2.frames import Http2Code, Http2Limits, Pings, ProtocolError
 from trident.core.grpc.transport import HeaderFields
 
 
@@ -77,7 +77,7 @@ def test_changed_timeout_does_not_invalidate_the_cached_head():
 
 
 def test_pings_are_rarer_while_no_stream_is_open():
-    pings = PingStrikes(Http2Limits(ping_interval_s=300, ping_interval_idle_s=7200, ping_strikes=2))
+    pings = Pings(Http2Limits(ping_interval_s=300, ping_interval_idle_s=7200, ping_strikes=2))
     for number in range(12):
         pings.count(300.0 * number, 0, idle=number > 9)
     with pytest.raises(ProtocolError, match="too_many_pings"):
