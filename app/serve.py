@@ -18,11 +18,11 @@ from trident.adapters.common.options import BadOption
 from trident.app.process.environment import announce_metrics_directory, use_one_heap
 from trident.app.process.files import PrivateDirectory
 from trident.app.settings.server import GRPC, METRICS, ServerSettings
-from trident.app.sites.site import Credentials, ServerParts
+from trident.app.sites.site import Credentials, ServerParts, connection_limits
 from trident.app.supervisor.arbiter import EngineChild, ServerConfiguration
 from trident.app.supervisor.arbiter import serve as run_server
 from trident.app.supervisor.start import FailureNote, Topology, choose_topology
-from trident.app.worker.listening_sockets import Bind
+from trident.app.worker.listening_sockets import StopTimes
 from trident.core.lifecycle.options import EnginePlace
 
 if TYPE_CHECKING:
@@ -61,15 +61,12 @@ def server_configuration(settings: ServerSettings, parts: ServerParts | None = N
     if topology.http_workers > 1:
         shared_modules = _FRONT_END_MODULES + (_GRPC_MODULES if GRPC in services else ())
     return ServerConfiguration(
-        addresses=tuple(Bind(each.address, each.port, each.reuses_port, each.option) for each in services.values()),
+        services=tuple(services.values()),
         last_ports=frozenset(each.port for name, each in services.items() if name == METRICS),
         begin=partial(_begin, settings, directory, parts),
         make_site=partial(_make_site, settings, Credentials(settings), directory, topology.engines, parts),
-        drain_grace_s=settings.shutdown_grace_secs,
-        exit_timeout_s=settings.exit_timeout_secs,
-        request_timeout_s=settings.http_request_timeout_secs,
-        keepalive_s=settings.http_keepalive_secs,
-        max_unfinished_size=settings.http_max_unfinished_size,
+        limits=connection_limits(settings),
+        stop_times=StopTimes(drain_grace_s=settings.shutdown_grace_secs, exit_timeout_s=settings.exit_timeout_secs),
         workers=max(1, topology.http_workers),
         shared_modules=shared_modules,
         engines=_engine_children(settings, directory, topology, note, parts) if directory is not None else (),

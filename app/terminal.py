@@ -76,7 +76,6 @@ def log_models(rows: Sequence[ModelRow]) -> None:
 
 
 def log_services(settings: ServerSettings) -> None:
-    """Log the addresses of the services that have started."""
     services = settings.services()
     addresses = [(name[0].upper() + name[1:], spell_endpoint(*each[:2])) for name, each in services.items()]
     log_table(_log, "addresses", table(("Service", "Address"), addresses))
@@ -182,6 +181,12 @@ class StatusLine:
             self._stream.flush()
             self._drawn = True
 
+    def show_download(self, download: DownloadPhase | None) -> None:
+        if download:
+            self.show(bar(download))
+        else:
+            self.clear()
+
     def clear(self) -> None:
         if self._drawn:
             self._stream.write(_CLEAR)
@@ -190,20 +195,6 @@ class StatusLine:
 
 
 _WIDTH = 30
-
-
-class ProgressBar:
-    """Draws on `stream` if it is a terminal, otherwise does nothing. One thread."""
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._line = StatusLine(stream)
-
-    def show(self, download: DownloadPhase | None) -> None:
-        """Draw the progress of `download`; None: clear the line."""
-        if download:
-            self._line.show(bar(download))
-        else:
-            self._line.clear()
 
 
 def bar(download: DownloadPhase) -> str:
@@ -224,12 +215,12 @@ _REDRAW_S = 0.2
 def drawn(progress: DownloadProgress) -> Iterator[None]:
     """Draw `progress` on stderr, if that is a terminal, while the context lasts."""
     ended = threading.Event()
-    shown = ProgressBar()
+    line = StatusLine()
 
     def draw() -> None:
         while not ended.wait(_REDRAW_S):
-            shown.show(DownloadPhase.of(progress.snapshot()))
-        shown.show(None)
+            line.show_download(DownloadPhase.of(progress.snapshot()))
+        line.clear()
 
     thread = threading.Thread(target=draw, name="download progress", daemon=True)
     thread.start()

@@ -117,7 +117,6 @@ def _datatype(given: str | type) -> Datatype:
 
 
 def write_repository(folder: Path, functions: Iterable[FunctionModel]) -> None:
-    """Write a model repository with the functions into `folder`: their configurations, and what a process runs."""
     for each in functions:
         version = folder / each.name / "1"
         version.mkdir(parents=True)
@@ -199,7 +198,6 @@ def locked(inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def failure_of(error: BaseException, name: str) -> ServerError:
-    """The error of a request that the function `name` failed with `error`."""
     if isinstance(error, ServerError):
         return error
     return BackendFailed(f"the function of model '{name}' failed: {type(error).__name__}: {error}", model=name)
@@ -306,7 +304,6 @@ class _StreamingInstance:
 
 
 def model_of(function: FunctionModel) -> type:
-    """The class that the Python backend makes an instance of."""
     import triton_python_backend_utils as pb_utils  # of the process of a Python model
 
     config = function.config

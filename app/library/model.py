@@ -351,7 +351,6 @@ class Stream:
             self._pending.take()
 
     def _take(self, response: InferenceResponse) -> Outputs | None:
-        """The outputs for the caller; None for a final response that only ends the stream."""
         self._is_over = self._is_over or response.final
         self._has_taken = not response.final
         if response.final and response.error is None and not len(response.outputs):

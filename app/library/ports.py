@@ -16,9 +16,9 @@ from gunicorn.config import Config
 from trident.app.process.files import IN_MEMORY
 from trident.app.settings.server import METRICS, ServerSettings
 from trident.app.sites.applications import Applications, grpc_ports, make_hub_bridge
-from trident.app.sites.site import Credentials, Site, http_tls
+from trident.app.sites.site import Credentials, Site, connection_limits, http_tls
 from trident.app.supervisor.arbiter import GunicornLog
-from trident.app.worker.listening_sockets import ConnectionLimits, StopTimes, open_listener
+from trident.app.worker.listening_sockets import StopTimes, open_listener
 from trident.app.worker.worker import TridentWorker
 from trident.core.engine.in_process import InferenceEngine
 from trident.core.frontend.gevent_bridge import GeventBridge, mailbox_here
@@ -109,7 +109,6 @@ class _ThreadSite(Site):
         self._release_memory()
 
     def end_threads(self) -> None:
-        """End the threads of the bridges. Blocks."""
         for bridge in self._bridges:
             bridge.close()
 
@@ -123,11 +122,7 @@ class _ThreadWorker(TridentWorker):
         if Path(IN_MEMORY).is_dir() and os.access(IN_MEMORY, os.W_OK):
             config.set("worker_tmp_dir", IN_MEMORY)
         application = SimpleNamespace(
-            limits=ConnectionLimits(
-                request_timeout_s=settings.http_request_timeout_secs,
-                keepalive_s=settings.http_keepalive_secs,
-                max_unfinished_size=settings.http_max_unfinished_size,
-            ),
+            limits=connection_limits(settings),
             stop_times=StopTimes(exit_timeout_s=settings.exit_timeout_secs),
             last_ports=frozenset({settings.metrics_port} if METRICS in settings.services() else ()),
         )

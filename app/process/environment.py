@@ -17,7 +17,6 @@ from trident.core.observability.hardware import trim_heap
 
 
 def process_environment() -> dict[str, str]:
-    """A copy of the variables of this process."""
     return dict(os.environ)
 
 

@@ -32,7 +32,6 @@ def raise_file_limit() -> int:
 
 
 def max_connections(limit: int) -> int:
-    """The number of connections that may be open with this limit of open files."""
     if limit == resource.RLIM_INFINITY:
         return _MAX_CONNECTIONS
     return max(_MIN_CONNECTIONS, min(_MAX_CONNECTIONS, limit - _RESERVED_FILES))
@@ -93,7 +92,6 @@ class WatchedFiles:
         self._end = threading.Event()
 
     def start(self) -> None:
-        """Watch, if there are files."""
         for content, read in self._contents.items():
             found = _state_of(content)
             if found != read:
@@ -180,11 +178,9 @@ class PrivateDirectory:
         return made
 
     def socket_of(self, engine: int) -> Path:
-        """Return the address of the engine of this number, counted from 0."""
         return self.path / (f"engine-{engine}.sock" if engine else "engine.sock")
 
     def new_files(self, engine: int = 0) -> Path:
-        """An empty directory for the files of an engine that starts. Raises OSError."""
         files = self.path / (f"files-{engine}" if engine else "files")
         shutil.rmtree(files, ignore_errors=True)
         files.mkdir(exist_ok=True)
@@ -216,7 +212,6 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _locked(folder: Path) -> Path:
-    """A new directory in `folder`, and a lock on it."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=folder))
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

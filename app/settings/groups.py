@@ -496,12 +496,10 @@ class MetricsSettings:
 
     @property
     def metrics_log_dimensions(self) -> dict[str, str]:
-        """The values of --metrics-log-dimension by name."""
         return named_values(self.metrics_log_dimension)
 
     @property
     def metrics_settings(self) -> dict[str, str]:
-        """The values of --metrics-config by name."""
         return named_values(self.metrics_config)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from getopt import GetoptError, gnu_getopt
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trident.adapters.common.options import PREFIX, BadOption, BadValue, Option, OptionValues, is_unix, spell_endpoint
 from trident.adapters.common.platform import PLATFORM, Platform, PlatformSettings
@@ -83,16 +83,16 @@ def _with_platforms(
         readers = [each for each in PLATFORMS if chosen != PLAIN or given.value(each.switch)]
     found = [each.texts(environ, on_platform=each is detected) for each in readers]
     by_flag = {each.flag: each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag}
-    texts = [PlatformText(by_flag[flag], text, source) for each in found for flag, text, source in each.options]
+    texts = [(by_flag[flag], text, source) for each in found for flag, text, source in each.options]
     for line in (line for each in found for line in each.arguments):
         try:
             given_there = _only_options(by_flag.values(), line.arguments)
         except BadOption as error:
             raise BadOption.of(line.source, str(error)) from None
-        texts += [PlatformText(option, text, line.source) for option, text in given_there]
+        texts += [(option, text, line.source) for option, text in given_there]
     service = environ.get(KSERVE_NAME, "")
     if service and len(given.value("model_repository")) == 1:
-        texts.append(PlatformText(by_flag["single-model"], service, KSERVE_NAME))
+        texts.append((by_flag["single-model"], service, KSERVE_NAME))
     given = collect(SERVER_OPTIONS, arguments, environ, platform=texts)
     if detected is not None and evidence:
         given.set("platform", detected.name, evidence)
@@ -213,22 +213,16 @@ def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{found[0]}?" if found else ""
 
 
-class PlatformText(NamedTuple):
-    """The text that a platform gives for one option, and the variable that contains it."""
-
-    option: Option
-    text: str
-    source: str
-
-
 def collect(
     options: Mapping[str, Option],
     arguments: Sequence[str],
     environ: Mapping[str, str],
     *,
-    platform: Iterable[PlatformText] = (),
+    platform: Iterable[tuple[Option, str, str]] = (),
 ) -> OptionValues:
     """Return the values that `arguments`, `environ` and `platform` give to `options` (by field). Raises BadOption.
+
+    `platform` has options with the texts of their values and the variables that contain them.
 
     `arguments` override `environ`, which overrides `platform`; within `platform` the last text counts. The values of a
     repeatable option accumulate within one source and replace those of another.

@@ -67,15 +67,15 @@ GRPC, HTTP, METRICS = "GRPC", "HTTP", "metrics"
 
 
 class Service(NamedTuple):
-    """The address of a service; the port of a Unix socket is 0. `option` moves it elsewhere, `started` is Triton's name
-    for it in the log, and with `reuses_port` other servers may listen on the same port.
+    """Where a service listens: at a host, in brackets or not, or at `unix:<path>` and port 0. `option` moves it
+    elsewhere, `started` is Triton's name in the log; with `reuses_port` other servers may listen on the same port.
     """
 
     address: str
     port: int
-    option: str
-    started: str
-    reuses_port: bool
+    option: str = ""
+    started: str = ""
+    reuses_port: bool = False
 
 
 def cache_directory(mount: str) -> str:
@@ -152,7 +152,6 @@ class ServerSettings(
 
     @property
     def multi_model(self) -> bool:
-        """True if a platform says at run time which models to load."""
         return any(each.multi_model for each in self.open_platforms.values())
 
     def value(self, name: str) -> Any:
@@ -162,7 +161,6 @@ class ServerSettings(
         return getattr(self, name)
 
     def services(self) -> dict[str, Service]:
-        """The services to open, by their names."""
         services = {}
         if self.allow_grpc:
             grpc, reused = self.grpc_address, self.reuse_grpc_port

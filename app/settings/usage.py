@@ -60,7 +60,6 @@ def serve_usage(topic: str = "") -> str:
 
 
 def _groups() -> dict[str, str]:
-    """The text of each group of options, by the word for --help."""
     groups: dict[str, str] = {}
     for section, options in groupby(SERVER_OPTIONS.values(), key=lambda each: each.section):
         groups[section.lower().replace(" ", "-")] = f"{section}\n" + "".join(_entry(each) for each in options)

@@ -217,7 +217,6 @@ class InProcessSite(Site):
         started: EngineStart,
         around: Callable[[Any], Any] = lambda engine: engine,
     ) -> None:
-        """`around` is that of ServerParts."""
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._started = started
@@ -272,7 +271,6 @@ class FrontEndSite(Site):
         engines: int = 1,
         around: Callable[[Any], Any] = lambda engine: engine,
     ) -> None:
-        """`around` is that of ServerParts."""
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._directory = directory

@@ -16,7 +16,7 @@ from trident.app.settings.reading import KSERVE_NAME
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.terminal import (
     ModelRow,
-    ProgressBar,
+    StatusLine,
     log_first_request,
     log_models,
     log_services,
@@ -132,7 +132,6 @@ def _payload_log(settings: ServerSettings) -> PayloadLogOptions | None:
 
 
 def make_metrics_log(settings: ServerSettings, engine: InferenceEngine) -> MetricsLog | None:
-    """Return the metrics log, or None for --metrics-log=none."""
     dimensions = settings.metrics_log_dimensions
     formats: dict[str, Format] = {
         "emf": partial(embedded_metrics_line, settings.metrics_log_namespace, dimensions),
@@ -158,7 +157,6 @@ class EngineStart:
     """
 
     def __init__(self, settings: ServerSettings, makers: Mapping[str, MakeBackend] | None = None) -> None:
-        """`makers` are those of `make_engine`."""
         self.failure: str | None = None
         keep_freed_memory()  # before the first model: weights in a thread's heap would not return to the system
         self.engine: InferenceEngine = make_engine(engine_options(settings), self.fail, makers)
@@ -200,15 +198,15 @@ def watch_start(
         return [spec for spec in found if spec.name not in steps]
 
     def watch() -> None:
-        progress = ProgressBar()
+        line = StatusLine()
         while not engine.wait_loaded(timeout_s=_POLL_SECONDS):
             phase = engine.phase()
             if phase.name == Phase.EXITING:
                 return
             if reports:
-                progress.show(phase.download)
-        progress.show(None)
-        rows = [model_row(line) for line in engine.overview()]
+                line.show_download(phase.download)
+        line.clear()
+        rows = [model_row(each) for each in engine.overview()]
         if reports:
             log_settings(settings)
             log_models(rows)

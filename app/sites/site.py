@@ -19,6 +19,7 @@ from wsgiref.types import WSGIApplication
 from trident.app.process.files import FileContent, WatchedFiles
 from trident.app.settings.reading import tls_files
 from trident.app.settings.server import ServerSettings
+from trident.app.worker.listening_sockets import ConnectionLimits
 from trident.core.frontend.access import AuthTokens, Scope
 
 if TYPE_CHECKING:  # the main process makes the credentials, and imports neither numpy nor gRPC
@@ -121,6 +122,14 @@ def _tls(settings: ServerSettings, port: str) -> ServerTls | None:
     from trident.app.worker.tls import HTTP1, HTTP2, ServerTls
 
     return ServerTls(files, HTTP1 if port == "http" else HTTP2)
+
+
+def connection_limits(settings: ServerSettings) -> ConnectionLimits:
+    return ConnectionLimits(
+        request_timeout_s=settings.http_request_timeout_secs,
+        keepalive_s=settings.http_keepalive_secs,
+        max_unfinished_size=settings.http_max_unfinished_size,
+    )
 
 
 def http_tls(settings: ServerSettings, credentials: Credentials) -> dict[int, ServerTls]:

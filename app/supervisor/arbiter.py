@@ -37,12 +37,12 @@ from trident.app.supervisor.start import (
     release_stop_signals,
     send_noted_signals,
 )
-from trident.app.worker.listening_sockets import Bind, BindFailed, ConnectionLimits, StopTimes, open_listeners
+from trident.app.worker.listening_sockets import BindFailed, ConnectionLimits, StopTimes, open_listeners
 from trident.core.interprocess.restarts import Restarts, end_text
 from trident.core.observability.log import ask_to_reopen_log, log_failure, reopen_log_if_asked
-from trident.core.options import MAX_UNFINISHED
 
 if TYPE_CHECKING:
+    from trident.app.settings.server import Service
     from trident.app.sites.engine_start import EngineStart
     from trident.app.sites.site import Site
 
@@ -51,23 +51,18 @@ if TYPE_CHECKING:
 class ServerConfiguration:
     """The server that the supervisor runs.
 
-    `addresses` are the sockets to listen on; `last_ports` close after all others. `begin` is called in a worker, after
+    Its sockets listen for `services`; `last_ports` close after all others. `begin` is called in a worker, after
     the fork and before the worker imports the modules that serve. `make_site` is called there later, with the result of
-    `begin`. After SIGTERM the server answers for `drain_grace_s` seconds while it is unready, and then has
-    `exit_timeout_s` for the requests in flight. `engines` are the processes behind the workers, none if each site
-    contains the engine. `shared_modules` are imported before the workers are forked. A process that cannot serve writes
-    the reason into `failure_note`.
+    `begin`. `engines` are the processes behind the workers, none if each site contains the engine. `shared_modules` are
+    imported before the workers are forked. A process that cannot serve writes the reason into `failure_note`.
     """
 
-    addresses: tuple[Bind, ...]
+    services: tuple[Service, ...]
     make_site: Callable[[EngineStart | None], Site]
     begin: Callable[[], EngineStart | None] = lambda: None
     last_ports: frozenset[int] = frozenset()
-    drain_grace_s: float = 0.0
-    exit_timeout_s: float = 30.0
-    request_timeout_s: float = 60.0
-    keepalive_s: float = 600.0
-    max_unfinished_size: int = MAX_UNFINISHED
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    stop_times: StopTimes = field(default_factory=StopTimes)
     workers: int = 1
     shared_modules: tuple[str, ...] = ()
     engines: tuple[EngineChild, ...] = ()
@@ -83,7 +78,7 @@ def serve(configuration: ServerConfiguration) -> int:
     """
     max_connections = raise_file_limit()
     try:
-        listeners = open_listeners(configuration.addresses)
+        listeners = open_listeners(configuration.services)
     except BindFailed as error:
         log_failure(f"{error.code.value} - {error.message}", error.hint)
         for engine in configuration.engines:
@@ -136,20 +131,14 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         self._begun: EngineStart | None = None
         self.engines = configuration.engines
         self.failure_note = configuration.failure_note
-        self.limits = ConnectionLimits(
-            request_timeout_s=configuration.request_timeout_s,
-            keepalive_s=configuration.keepalive_s,
-            max_unfinished_size=configuration.max_unfinished_size,
-        )
+        self.limits = configuration.limits
         self.shared_modules = configuration.shared_modules
         self.last_ports = configuration.last_ports
-        self.stop_times = StopTimes(
-            drain_grace_s=configuration.drain_grace_s, exit_timeout_s=configuration.exit_timeout_s
-        )
+        self.stop_times = configuration.stop_times
         super().__init__()
 
     def load_config(self) -> None:
-        configuration = self._configuration
+        configuration, times = self._configuration, self.stop_times
         settings: dict[str, Any] = {
             "bind": [f"fd://{descriptor}" for descriptor in self._descriptors],
             "workers": configuration.workers,
@@ -157,8 +146,8 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             "worker_connections": self._max_connections,
             "preload_app": False,
             "timeout": _HEARTBEAT_TIMEOUT_S,
-            "graceful_timeout": int(configuration.drain_grace_s + configuration.exit_timeout_s) + _STOP_RESERVE_S,
-            "keepalive": max(1, int(configuration.keepalive_s)),
+            "graceful_timeout": int(times.drain_grace_s + times.exit_timeout_s) + _STOP_RESERVE_S,
+            "keepalive": max(1, int(self.limits.keepalive_s)),
             "limit_request_line": 8190,
             "secure_scheme_headers": {},
             "logger_class": GunicornLog,
@@ -173,7 +162,6 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             self.cfg.set(name, value)
 
     def begin(self) -> None:
-        """Begin slow work in a new worker that does not depend on it."""
         self._begun = self._configuration.begin()
 
     def make_site(self) -> Site:
@@ -311,7 +299,6 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             release_stop_signals()
 
     def worker_forked(self) -> None:
-        """In a new worker, before anything else."""
         self._close_outputs()
         self._next_output.begin()
 
@@ -366,11 +353,11 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             self.SIG_QUEUE: queue.SimpleQueue[int] = queue.SimpleQueue()
         until = time.monotonic() + self.cfg.graceful_timeout
         for engine in self.engines if graceful else ():
-            engine.end_loads()
+            engine.send_signal(END_LOADS)
         super().stop(graceful)
         # The engines stop last: until now front ends had requests in flight.
         for engine in self.engines:
-            engine.begin_stop(graceful=graceful)
+            engine.send_signal(STOP_ENGINE if graceful else signal.SIGKILL)
         until = max(until, time.monotonic() + _MIN_ENGINE_STOP_S)
         for engine in self.engines:
             code = engine.stop(until - time.monotonic(), graceful=graceful)
@@ -394,7 +381,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         super().handle_usr1()
         reopen_log_if_asked()
         for engine in self.engines:
-            engine.reopen_log()
+            engine.send_signal(signal.SIGUSR1)
 
     def _ignore_signal(self) -> None:
         log.info("the number of workers and their configuration are fixed: signal ignored")
@@ -464,29 +451,20 @@ class EngineChild:
         log.error("%s %s and is restarted in %d s", self._name, end_text(code), self._restarts.ended())
         return True
 
-    def end_loads(self) -> None:
-        """Tell the process to cancel its loads and to begin no others."""
+    def send_signal(self, number: int) -> None:
+        """Send the process a signal, if it runs."""
         if self.pid:
-            self._signal(END_LOADS)
-
-    def begin_stop(self, *, graceful: bool = True) -> None:
-        """Tell the process to stop, or kill it."""
-        if self.pid:
-            self._signal(STOP_ENGINE if graceful else signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def stop(self, within_s: float, *, graceful: bool = True) -> int:
         """Stop the process, and kill it after `within_s` seconds. Returns its exit status."""
         code = 0
         if self.pid:
-            self.begin_stop(graceful=graceful)
+            self.send_signal(STOP_ENGINE if graceful else signal.SIGKILL)
             code = self._wait(time.monotonic() + within_s)
         self._clean_up()
         return code
-
-    def reopen_log(self) -> None:
-        """Have the process open the log file again."""
-        if self.pid:
-            self._signal(signal.SIGUSR1)
 
     def _wait(self, until: float) -> int:
         while True:
@@ -498,7 +476,7 @@ class EngineChild:
                 self._forget()
                 return os.waitstatus_to_exitcode(status)
             if time.monotonic() > until:
-                self._signal(signal.SIGKILL)
+                self.send_signal(signal.SIGKILL)
                 until = float("inf")
             time.sleep(_POLL_S)
 
@@ -508,15 +486,10 @@ class EngineChild:
             self._output.close()
 
     def _forget(self) -> None:
-        """Log the last output of the ended process, and forget it."""
         if self._output is not None:
             self._output.end(self.pid)
             self._output = None
         self.pid = 0
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
 
 
 def _reset_signals() -> None:

@@ -117,7 +117,6 @@ def hold_stop_signals() -> None:
 
 
 def release_stop_signals() -> None:
-    """Deliver the blocked stop signals, and all later ones."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
 
@@ -149,5 +148,4 @@ class FailureNote:
         self._note.write(reason.encode("utf-8", "replace"))
 
     def read(self) -> str:
-        """The text, "" if none was written."""
         return self._note.read().decode("utf-8", "ignore")

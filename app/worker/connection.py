@@ -128,7 +128,6 @@ class ReadWatch:
             greenlet.switch()
 
     def interrupt(self, error: Exception) -> None:
-        """Raise `error` in the greenlet that waits, if one does."""
         greenlet, self._greenlet = self._greenlet, None
         if greenlet is not None:
             self._hub.loop.run_callback(greenlet.throw, error)
@@ -303,7 +302,6 @@ class Connection:
             return True
 
     def has_input(self) -> bool:
-        """True if bytes of a request wait in the socket."""
         try:
             return bool(self._sock.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -327,7 +325,6 @@ class Connection:
             self._unsent[:] = [memoryview(bytes(part)) for part in self._unsent]
 
     def time_out(self) -> None:
-        """Its stage took too long: end the connection."""
         self.hang_up()
 
     def leave(self) -> None:

@@ -17,10 +17,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from trident.core.errors import ErrorCode, ServerError
 from trident.core.options import MAX_UNFINISHED
+
+if TYPE_CHECKING:
+    from trident.app.settings.server import Service
 
 log = logging.getLogger("trident.server")
 
@@ -42,18 +45,6 @@ _PROBES = {"TCP_KEEPIDLE": 600, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 5}
 
 class BindFailed(ServerError):
     code = ErrorCode.UNAVAILABLE
-
-
-class Bind(NamedTuple):
-    """Where a socket listens. `address` is a host's, in brackets or not, or `unix:<path>`, which has no port.
-
-    With `reuse_port` other servers may listen on the same port. `option` moves the socket elsewhere.
-    """
-
-    address: str
-    port: int
-    reuse_port: bool = False
-    option: str = ""
 
 
 def open_listener(address: str, port: int, *, reuse_port: bool = False) -> socket.socket:
@@ -100,26 +91,26 @@ def _is_abandoned(path: str) -> bool:
         return client.connect_ex(path) == errno.ECONNREFUSED
 
 
-def open_listeners(binds: Iterable[Bind]) -> list[socket.socket]:
-    """One listening socket per bind, or none of them and BindFailed, which names who has the port and what to do."""
+def open_listeners(services: Iterable[Service]) -> list[socket.socket]:
+    """One listening socket per service, or none of them and BindFailed, which names who has the port and what to do."""
     listeners: list[socket.socket] = []
-    for bind in binds:
+    for service in services:
         try:
-            listeners.append(open_listener(bind.address, bind.port, reuse_port=bind.reuse_port))
+            listeners.append(open_listener(service.address, service.port, reuse_port=service.reuses_port))
         except BindFailed as error:
             for listener in listeners:
                 close_listener(listener)
-            error.hint = _cure(bind, error)
+            error.hint = _cure(service, error)
             raise
     return listeners
 
 
-def _cure(bind: Bind, error: BindFailed) -> str | None:
+def _cure(service: Service, error: BindFailed) -> str:
     if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
-        return f"choose another with {bind.option}" if bind.option else None
-    owner = owner_of(bind.port) if bind.port else ""
+        return f"choose another with {service.option}"
+    owner = owner_of(service.port) if service.port else ""
     stop = f"{owner} has it: stop that process" if owner else "stop the process that has it"
-    return f"{stop}, or choose another with {bind.option}"
+    return f"{stop}, or choose another with {service.option}"
 
 
 def close_listener(listener: socket.socket) -> None:
@@ -166,23 +157,17 @@ _LISTENING = "0A"
 _LONGEST_COMMAND = 80
 
 
-def listening_inodes(table: str, port: int) -> set[str]:
-    """The inodes of the sockets that listen on `port`, from the text of /proc/net/tcp or /proc/net/tcp6."""
-    rows = [row.split() for row in table.splitlines()[1:]]
-    ending = f":{port:04X}"
-    return {row[9] for row in rows if len(row) > 9 and row[1].endswith(ending) and row[3] == _LISTENING}
-
-
 def owner_of(port: int, proc: Path = _PROC) -> str:
     """The process that listens on `port`, as `COMMAND (pid N)`; empty if it belongs to another user or container.
 
     The options of the command are left out: they may have secrets.
     """
-    inodes: set[str] = set()
+    sockets: set[str] = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
-            inodes |= listening_inodes((proc / "net" / name).read_text(), port)
-    sockets = {f"socket:[{inode}]" for inode in inodes}
+            for row in map(str.split, (proc / "net" / name).read_text().splitlines()[1:]):
+                if len(row) > 9 and row[1].endswith(f":{port:04X}") and row[3] == _LISTENING:
+                    sockets.add(f"socket:[{row[9]}]")  # its inode
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)) if sockets else ():
         with suppress(OSError):
             for entry in (process / "fd").iterdir():

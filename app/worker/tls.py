@@ -131,7 +131,6 @@ class TlsSocket:
 
     @property
     def protocol(self) -> str | None:
-        """The protocol that the client has chosen by ALPN, or None."""
         return self._sock.selected_alpn_protocol()
 
     def recv(self, size: int, flags: int = 0) -> bytes:

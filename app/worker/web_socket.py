@@ -200,7 +200,6 @@ class WebSocket:
             self._to_write.set()
 
     def _write(self) -> None:
-        """The greenlet that writes."""
         try:
             while self._write_next():
                 pass

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gevent
 from gevent.event import Event
@@ -113,7 +113,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._ports, self._last_ports = (
             Ports([], Connections(self._clock, self.app.limits, max_connections)) for _ in range(2)
         )
-        self._http2_ports: Ports[Any] = Ports([], Connections(self._clock, self.app.limits, max_connections))
+        self._http2_ports = Ports([], Connections(self._clock, self.app.limits, max_connections))
         if self.site.http2_ports:
             # Imported for servers with gRPC only, here and in `_listen`.
             from trident.app.worker.http2.connection import Http2Connections
@@ -161,7 +161,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         )
         ports.listeners.append(Listener(listener, partial(_serve, service), self._may_accept, alone=is_alone))
 
-    def _all_ports(self) -> tuple[Ports[Any], ...]:
+    def _all_ports(self) -> tuple[Ports, ...]:
         return (self._ports, self._http2_ports, self._last_ports)
 
     def _listeners(self) -> list[Listener]:
@@ -273,11 +273,6 @@ class Listener(StreamServer):  # type: ignore[misc]
         if not self.closed:
             drop_handshakes(self.socket)
 
-    def accept_queued(self) -> None:
-        """Accept the connections that the kernel has established, while it may."""
-        while not self.closed and not self.full() and (accepted := self.do_read()) is not None:
-            self.do_handle(*accepted)
-
     def resume(self) -> None:
         """Accept again if a place is free."""
         if self.started and not self.full():
@@ -297,36 +292,11 @@ _LAST_HANDSHAKES_S = 0.2
 _LAST_S = 1.0
 
 
-class OpenConnections(Protocol):
-    """The connections of one protocol (Connections, Http2Connections). Hub thread only."""
-
-    open: set[Any]
-
-    def sweep(self, others: int = 0) -> None:
-        """End the connections that are too slow, and idle ones if too many are open. `others` are the worker's other
-        connections."""
-
-    def last_work(self) -> float:
-        """When a request was last served, in seconds of the coarse clock."""
-
-    def in_flight(self) -> int:
-        """The number of connections that wait for an answer, after `close_idle`."""
-
-    def announce_end(self) -> None:
-        """Tell the clients with each answer that the server stops, where the protocol can."""
-
-    def close_idle(self) -> None:
-        """Take no more requests, but those that their clients have sent already."""
-
-
-C = TypeVar("C", bound=OpenConnections)
-
-
-class Ports(NamedTuple, Generic[C]):
-    """Listeners, and the connections that they accepted."""
+class Ports(NamedTuple):
+    """Listeners, and the Connections or Http2Connections that they accepted."""
 
     listeners: list[Any]
-    connections: C
+    connections: Any
 
     def drop_handshakes(self) -> None:
         """Let no more connections be established; those that are, or almost are, are still accepted."""
@@ -336,14 +306,15 @@ class Ports(NamedTuple, Generic[C]):
     def close(self) -> None:
         """Accept established connections, then no more connections, and no more requests on the open ones."""
         for listener in self.listeners:
-            listener.accept_queued()
+            while not listener.closed and not listener.full() and (accepted := listener.do_read()) is not None:
+                listener.do_handle(*accepted)
             listener.close()
         gevent.sleep(0)  # the greenlets of the last connections start and add themselves to `connections`
         self.connections.close_idle()
 
 
 def shut_down(
-    site: Site, ports: Sequence[Ports[Any]], last_ports: Ports[Any], times: StopTimes, tick: Callable[[], None]
+    site: Site, ports: Sequence[Ports], last_ports: Ports, times: StopTimes, tick: Callable[[], None]
 ) -> bool:
     """Stop gracefully, in the worker's main greenlet; `tick`, called about every second, keeps the worker alive.
 
@@ -367,7 +338,7 @@ def shut_down(
             gevent.sleep(min(_STEP_S, until - now))
         return True
 
-    def close(*closing: Ports[Any]) -> None:
+    def close(*closing: Ports) -> None:
         for each in closing:
             each.drop_handshakes()
         has_listeners = any(each.listeners for each in closing)

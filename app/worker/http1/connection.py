@@ -100,7 +100,6 @@ class Http1Connection(Connection):
     )
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
-        """`sock` is connected, and does not block."""
         super().__init__(
             sock,
             peer,
@@ -216,7 +215,6 @@ class Http1Connection(Connection):
         return self._answer(head, environ)
 
     def _read_head(self) -> HttpHead:
-        """The head at the start of the buffer, completed from the socket."""
         heads = self._service.heads
         self.begin(Stage.HEAD)
         checked = 0
@@ -389,9 +387,27 @@ class Http1Connection(Connection):
             self._service.end_traces(environ, sent)
 
     def _log_access(self, environ: dict[str, Any], response: Response, *, aborted: bool = False) -> None:
-        if self._began_ns and response.status:
-            status = int(response.status[:3])
-            log_answered(self._peer[0], environ, status, self._began_ns, response.size, aborted=aborted)
+        """Log an answered request. `aborted`: the client left before it had the whole response."""
+        if not self._began_ns or not response.status or (PROBE_KEY in environ and not SWITCHES.probes):
+            return
+        length = environ.get("CONTENT_LENGTH") or ""
+        received = int(length) if length.isdecimal() else 0
+        sizes: dict[str, object] = {"received_bytes": received, "sent_bytes": response.size}
+        if aborted:
+            sizes["aborted"] = True
+        note: InferenceNote | None = environ.get(INFERENCE_KEY)
+        log_access(
+            self._peer[0],
+            environ["REQUEST_METHOD"],
+            environ["RAW_URI"],
+            int(response.status[:3]),
+            self._began_ns,
+            sizes,
+            request_id=environ.get(REQUEST_ID_KEY) or "",
+            model=note.model if note is not None else "",
+            version=note.version if note is not None else 0,
+            times=note.times if note is not None else None,
+        )
 
     def _log_refusal(self, refusal: BadHttp, size: int) -> None:
         if self._began_ns:
@@ -482,11 +498,8 @@ class Http1Service:
         """`allocate` allocates large bodies in memory that is shared with the engine; None without such memory.
         `tls`: None for plain text."""
         self.application = application
-        self.address = address
-        self.cfg = cfg
         self.connections = connections
         self.tls = tls
-        self.scheme = "http" if tls is None else "https"
         self.clock = connections.clock
         self.limits = connections.limits
         self.allocate = allocate
@@ -497,56 +510,22 @@ class Http1Service:
             application, "end_traces", lambda environ, sent: None
         )
         self.response_heads: ResponseHeads = Memo(512)
-        self.heads = RequestHeadParser(
-            self.base_environ(),
-            max_line=cfg.limit_request_line or 8190,
-            max_fields=cfg.limit_request_fields,
-            max_field=cfg.limit_request_field_size or 8190,
-        )
-
-    def base_environ(self) -> dict[str, Any]:
-        """The part of the WSGI environment that all requests have in common."""
-        name, port = self.address[:2] if isinstance(self.address, tuple) else (str(self.address), "")
-        return {
-            **base_environ(self.cfg),
+        name, port = address[:2] if isinstance(address, tuple) else (str(address), "")
+        common = {
+            **base_environ(cfg),
             **_REQUEST_KEYS,
             "SCRIPT_NAME": "",
             "SERVER_NAME": name,
             "SERVER_PORT": str(port),
             "wsgi.multithread": True,
-            "wsgi.url_scheme": self.scheme,
+            "wsgi.url_scheme": "http" if tls is None else "https",
         }
-
-
-# --- the access log
-
-
-def log_answered(
-    client: str, environ: dict[str, Any], status: int, began_ns: int, sent: int, *, aborted: bool = False
-) -> None:
-    """Log a request that an application answered with a body of `sent` bytes.
-
-    `aborted`: the client left before it had the whole response.
-    """
-    if PROBE_KEY in environ and not SWITCHES.probes:
-        return
-    length = environ.get("CONTENT_LENGTH") or ""
-    sizes: dict[str, object] = {"received_bytes": int(length) if length.isdecimal() else 0, "sent_bytes": sent}
-    if aborted:
-        sizes["aborted"] = True
-    note: InferenceNote | None = environ.get(INFERENCE_KEY)
-    log_access(
-        client,
-        environ["REQUEST_METHOD"],
-        environ["RAW_URI"],
-        status,
-        began_ns,
-        sizes,
-        request_id=environ.get(REQUEST_ID_KEY) or "",
-        model=note.model if note is not None else "",
-        version=note.version if note is not None else 0,
-        times=note.times if note is not None else None,
-    )
+        self.heads = RequestHeadParser(
+            common,
+            max_line=cfg.limit_request_line or 8190,
+            max_fields=cfg.limit_request_fields,
+            max_field=cfg.limit_request_field_size or 8190,
+        )
 
 
 def _named(received: bytes) -> tuple[str, str]:
@@ -704,7 +683,6 @@ class Response:
     def start_response(
         self, status: str, headers: Headers, exc_info: _Failure | None = None
     ) -> Callable[[bytes], object]:
-        """WSGI's `start_response`."""
         if exc_info is not None and exc_info[1] is not None and self.started:
             raise exc_info[1].with_traceback(exc_info[2])
         if exc_info is None and self.status:
@@ -737,7 +715,6 @@ class Response:
         self._transport.send(parts, size)
 
     def _whole(self, parts: Iterable[Buffer]) -> tuple[list[Buffer], int]:
-        """The whole response, and its size in bytes."""
         size = 0
         filled: list[Buffer] = [b""]
         for part in parts:

@@ -50,7 +50,6 @@ class BadHttp(Exception):
         return cls(status, f"{_REASONS[status]}: {fault}")
 
     def response(self) -> bytes:
-        """The whole HTTP response."""
         body = json.dumps({"error": self.message}, separators=(",", ":")).encode()
         head = (
             f"HTTP/1.1 {self.status} {_REASONS[self.status]}\r\n"

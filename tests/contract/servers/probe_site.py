@@ -131,8 +131,9 @@ def _second(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
 
 
 def main() -> int:
+    from trident.app.settings.server import Service
     from trident.app.supervisor.arbiter import ServerConfiguration, serve
-    from trident.app.worker.listening_sockets import Bind
+    from trident.app.worker.listening_sockets import StopTimes
 
     # Not to descriptor 2, which workers capture: what they wrote there would be logged as a native line, for ever.
     logging.basicConfig(level=logging.INFO, stream=open(os.dup(2), "w"))  # noqa: SIM115
@@ -144,10 +145,11 @@ def main() -> int:
     options = parser.parse_args()
     return serve(
         ServerConfiguration(
-            addresses=tuple(Bind("127.0.0.1", port) for port in options.ports),
+            services=tuple(Service("127.0.0.1", port) for port in options.ports),
             make_site=lambda begun: ProbeSite(options.ports, not options.undrained),
             last_ports=frozenset(options.ports[1:2] if options.last else ()),
-            **options.settings,
+            workers=options.settings.pop("workers", 1),
+            stop_times=StopTimes(**options.settings),
         )
     )
 

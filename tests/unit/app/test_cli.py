@@ -18,7 +18,7 @@ from trident.app.cli import main
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
-from trident.app.terminal import ProgressBar, StatusLine, bar, log_first_request, log_services, log_settings, table
+from trident.app.terminal import StatusLine, bar, log_first_request, log_services, log_settings, table
 from trident.app.version import BUILD, VERSION
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.inference.tensors import BY_NAME
@@ -235,9 +235,9 @@ class Terminal(io.StringIO):
     ("stream", "shown"), [(io.StringIO(), ""), (Terminal(), f"\r\033[K{HALF_BAR}\r" * 2 + "\r\033[K")]
 )
 def test_progress_bar_draws_one_line_on_a_terminal_only(stream: io.StringIO, shown: str) -> None:
-    progress = ProgressBar(stream)
+    line = StatusLine(stream)
     for phase in (None, HALF, HALF, None, None):
-        progress.show(phase)
+        line.show_download(phase)
     assert stream.getvalue() == shown
     assert " 0%" in bar(DownloadPhase(bytes_done=0, bytes_total=0, objects_done=0, objects_total=0, seconds=0.0))
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from trident.app.worker.listening_sockets import Bind, BindFailed, drop_handshakes, open_listener, open_listeners
+from trident.app.settings.server import Service
+from trident.app.worker.listening_sockets import BindFailed, drop_handshakes, open_listener, open_listeners
 from trident.app.worker.worker import Listener, Ports
 
 
@@ -15,7 +15,7 @@ def test_a_taken_port_is_named() -> None:
     with open_listener("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BindFailed, match=f"^Socket '127.0.0.1:{port}' already in use $"):
-            open_listeners([Bind("127.0.0.1", 0), Bind("127.0.0.1", port)])
+            open_listeners([Service("127.0.0.1", 0), Service("127.0.0.1", port)])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
@@ -69,7 +69,7 @@ def test_a_queued_connection_is_served_before_the_close(accepting: Accepting) ->
             served.extend(accepting.peers)
 
     with accepting.connect() as first, accepting.connect() as second:
-        ports: Ports[Any] = Ports([accepting.listener], Connections())
+        ports = Ports([accepting.listener], Connections())
         ports.close()
         assert served == ["127.0.0.1", "127.0.0.1"]
         assert accepting.listener.closed
