@@ -105,7 +105,6 @@ class CudaDriver:
 
     @property
     def count(self) -> int:
-        """The number of GPUs. Raises CudaError."""
         count = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(count))
         return count.value

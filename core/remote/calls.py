@@ -200,7 +200,6 @@ class EngineMethod:
         return list(bound.arguments.values())
 
     def ask(self, engine: Engine, arguments: Sequence[Any]) -> Any:
-        """Call the method with all of its arguments in order. Raises what the method raises."""
         positional = len(self.parameters) - len(self.keywords)
         named = dict(zip(self.keywords, arguments[positional:], strict=True))
         return getattr(engine, self.name)(*arguments[:positional], **named)
@@ -229,7 +228,6 @@ def sent_by(
 
 
 def encode_call(name: str, arguments: Sequence[object]) -> bytes:
-    """Write a call with all arguments of the method in order."""
     return write_plain([name, to_plain(arguments)])
 
 

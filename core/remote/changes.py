@@ -83,7 +83,6 @@ class ControlLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Make `folder` if it does not exist."""
         self._folder = folder
         self._lock = threading.Lock()
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -127,7 +126,6 @@ class ControlLog:
         return frozenset(change.title for change in changes if change.call.mark.change is ModelChange.LOAD)
 
     def unloaded(self) -> frozenset[str]:
-        """Return the models whose last change was an unload."""
         return frozenset(change.title for change in self.changes() if change.call.mark.change is ModelChange.UNLOAD)
 
     def changes(self) -> list[ControlChange]:
@@ -377,7 +375,7 @@ class Broadcast:
     def __init__(self, engines: Sequence[RemoteEngine], folder: Path, pause: Pause) -> None:
         """`folder` has the control log, from which a restarted engine repeats the changes."""
         self._engines = engines
-        self._log = ControlLog(folder)
+        self.log = ControlLog(folder)
         self._pause = pause
 
     def make(self, change: ControlChange) -> None:
@@ -386,24 +384,20 @@ class Broadcast:
         Raises what the first engine raises, and EngineGone without one. If a later one refuses, the change is reverted
         in the earlier ones, and its error is raised.
         """
-        with self._log.locked(change.subject, self._pause):
+        with self.log.locked(change.subject, self._pause):
             self._make(change)
 
     def finish_unfinished(self) -> None:
         """Make the changes that a front end had begun when it died, as only some engines may have made them. Blocks."""
-        for change in self._log.unfinished():
-            with self._log.locked(change.subject, self._pause):
-                if all(change.subject != each.subject for each in self._log.unfinished()):
+        for change in self.log.unfinished():
+            with self.log.locked(change.subject, self._pause):
+                if all(change.subject != each.subject for each in self.log.unfinished()):
                     continue  # another front end was making it, and is done
                 _log.warning("repeating the change of '%s': a front end died during it", change.title)
                 try:
                     self._make(change)
                 except ServerError as error:
                     _log.error("cannot repeat the change of '%s': %s", change.title, error.message)
-
-    @property
-    def has_unfinished(self) -> bool:
-        return bool(self._log.unfinished())
 
     def _make(self, change: ControlChange) -> None:
         untold = self._untold([])
@@ -413,17 +407,16 @@ class Broadcast:
         told = [first.connection]
         reverse = self._reverse(first, change)
         # Loads take long enough for a front end to die meanwhile; other changes take less than a record of them.
-        with self._log.begun(change) if change.is_of_model else nullcontext():
+        with self.log.begun(change) if change.is_of_model else nullcontext():
             first.begin(change.call, change.arguments).result()
             made = [first]
             self._tell_others(change, told, made, reverse)
-            self._log.note(change)
+            self.log.note(change)
             # An engine that connects after the next look finds the record: it reads the log again when all front ends
             # have connected.
             self._tell_others(change, told, made, reverse)
 
     def _untold(self, told: Sequence[EngineConnection | None]) -> list[RemoteEngine]:
-        """Return the connected engines whose present process was not told."""
         return [each for each in self._engines if each.connection is not None and each.connection not in told]
 
     def _tell_others(
@@ -466,7 +459,7 @@ class Broadcast:
         reverse = change.undone(unload_dependents=False)
         if change.call.mark.change is not ModelChange.LOAD:
             return reverse
-        earlier = self._log.last(change.subject)
+        earlier = self.log.last(change.subject)
         if earlier is not None:
             return earlier
         try:

@@ -177,7 +177,6 @@ class EngineConnection:
             self._wake()
 
     def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
-        """Report that the answer to a traced request was sent."""
         self._send_soon(frame(TRACED, number, (orjson.dumps((ahead, behind)),)))
 
     def call(self, content: bytes, on_result: OnResult) -> int:
@@ -191,7 +190,6 @@ class EngineConnection:
         return number
 
     def forget(self, number: int) -> None:
-        """Drop the result of a call."""
         self._calls.pop(number, None)
 
     def _send_soon(self, content: bytes) -> None:
@@ -199,7 +197,6 @@ class EngineConnection:
         self._wake()
 
     def flush(self) -> None:
-        """Send the collected frames, as far as the socket takes them. Does not block."""
         if self._taken:  # one frame for each request, however many of its responses were taken one by one
             with self._acknowledging:
                 taken, self._taken = self._taken, {}

@@ -109,7 +109,6 @@ class RemoteEngine:
         self.trace_gate = TraceGate()
 
     def start(self) -> None:
-        """Begin to connect."""
         self._link.start(self)
 
     def begin_exit(self) -> None:
@@ -140,7 +139,6 @@ class RemoteEngine:
         return connection.in_flight if connection is not None else sys.maxsize
 
     def has_in_memory(self, content: Buffer | Array) -> bool:
-        """Return whether `content` lies in the memory shared with the engine."""
         connection = self.connection
         return connection is not None and connection.memory.offset_of(content) is not None
 

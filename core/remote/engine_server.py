@@ -107,7 +107,6 @@ class EngineServer:
         self._own_thread = threading.Thread(target=self._serve, name="trident-front-ends", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve, on a new thread."""
         self._listener.setblocking(False)
         self._poll.register(self._listener.fileno(), select.EPOLLIN)
         self._own_thread.start()

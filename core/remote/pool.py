@@ -177,7 +177,7 @@ class EnginePool:
         self._started = time.monotonic()
         for engine in self._engines:
             engine.start()
-        if self._broadcast.has_unfinished:
+        if self._broadcast.log.unfinished():
             threading.Thread(target=self._finish, name="trident-unfinished", daemon=True).start()
 
     def _finish(self) -> None:
