@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from trident.core.errors import InvalidRequest
 from trident.core.http.text_routes import flag
@@ -50,10 +50,10 @@ def chat_prompt(model: str, parameters: Mapping[str, str], body: Mapping[str, An
         raise InvalidRequest("'messages' must be a list of objects with 'role' and 'content'")
     source = chosen_template(model, parameters, body)
     try:
-        template, takes_parts, names = _compiled(source)
+        template, form, names = _compiled(source)
     except Exception as error:  # whatever the library raises
         raise InvalidRequest(f"the chat template of model '{model}' cannot be read: {error}") from error
-    messages = [_message(message, at, takes_parts) for at, message in enumerate(given)]
+    messages = [_message(message, at, form) for at, message in enumerate(given)]
     tools, documents = _objects(body, "tools"), _objects(body, "documents")
     more = body.get("chat_template_kwargs")
     if more is not None and not isinstance(more, dict):
@@ -138,8 +138,16 @@ def _marked(message: Mapping[str, Any], member: str) -> tuple[dict[str, Any], st
     return {**message, "content": [*found[:-1], {**found[-1], "text": text + _CONTINUED}]}, text
 
 
-def _message(message: Mapping[str, Any], at: int, takes_parts: bool) -> dict[str, Any]:
-    """The message with the arguments of calls as objects, and unless the template `takes_parts`, with one text.
+class _Contents(NamedTuple):
+    """How a template reads contents: by their parts, and asking whether one is none."""
+
+    by_parts: bool
+    null: bool
+
+
+def _message(message: Mapping[str, Any], at: int, contents: _Contents) -> dict[str, Any]:
+    """The message with the arguments of calls as objects, and unless the template reads contents by parts, with one
+    text. A content that is null is left out, as in transformers 5, unless the template asks for it.
 
     Raises InvalidRequest for other parts than text, such as images.
     """
@@ -147,15 +155,18 @@ def _message(message: Mapping[str, Any], at: int, takes_parts: bool) -> dict[str
     if not isinstance(message.get("role"), str):
         raise InvalidRequest(f"'role' of message {at} must be a text, such as user")
     if isinstance(content, list):
-        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+        if not all(
+            isinstance(part, dict) and isinstance(part.get("text"), str) and part.get("type", "text") == "text"
+            for part in content
+        ):
             raise InvalidRequest(f"'content' of message {at} has a part that is not text, which no model takes here")
-        if not takes_parts:
+        if not contents.by_parts:
             content = "".join(part["text"] for part in content)
     elif not isinstance(content, str | None):
         raise InvalidRequest(f"'content' of message {at} must be a text or a list of parts")
     # OpenAI's client writes what an answer has not as null, and templates ask whether a message has it.
     made = {name: value for name, value in message.items() if value is not None and (name, value) != ("tool_calls", [])}
-    if "content" in message:
+    if content is not None or ("content" in message and contents.null):
         made["content"] = content
     if thought := next((name for name in _THOUGHTS if name in made), None):
         made = {"thinking": made[thought], **made, "reasoning_content": made[thought]}
@@ -183,8 +194,8 @@ def _objects(body: Mapping[str, Any], member: str) -> list[dict[str, Any]] | Non
 
 
 @lru_cache(maxsize=32)
-def _compiled(source: str) -> tuple[Any, bool, frozenset[str]]:
-    """The template, whether it takes contents in parts, and the names that it reads."""
+def _compiled(source: str) -> tuple[Any, _Contents, frozenset[str]]:
+    """The template, how it reads contents, and the names that it reads."""
     # Jinja is imported by the first chat.
     from jinja2 import meta
     from jinja2.exceptions import SecurityError
@@ -234,11 +245,11 @@ def _compiled(source: str) -> tuple[Any, bool, frozenset[str]]:
     environment.globals["namespace"] = Names
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     tree = environment.parse(source)
-    return environment.from_string(source), _takes_parts(tree), frozenset(meta.find_undeclared_variables(tree))
+    return environment.from_string(source), _contents(tree), frozenset(meta.find_undeclared_variables(tree))
 
 
-def _takes_parts(template: Any) -> bool:
-    """True if the template goes through the content of a message, or chooses from it, as if it were a list."""
+def _contents(template: Any) -> _Contents:
+    """A template reads parts if it goes through the content of a message, or chooses from it, as if it were a list."""
     from jinja2 import nodes
 
     names = {"content"}
@@ -256,8 +267,12 @@ def _takes_parts(template: Any) -> bool:
     for assigned in template.find_all(nodes.Assign):
         if isinstance(assigned.target, nodes.Name) and is_content(assigned.node):
             names.add(assigned.target.name)
+    null = any(each.name == "none" and is_content(each.node) for each in template.find_all(nodes.Test)) or any(
+        is_content(each.expr) and nodes.Const(None) in [operand.expr for operand in each.ops]
+        for each in template.find_all(nodes.Compare)
+    )
     if any(is_content(loop.iter) for loop in template.find_all(nodes.For)):
-        return True
+        return _Contents(True, null)
     chosen = [each for each in template.find_all(nodes.Filter) if each.name in ("selectattr", "rejectattr", "map")]
     read = [each.node for each in template.find_all(nodes.Getattr) if each.attr == "text"]
     read += [
@@ -266,7 +281,8 @@ def _takes_parts(template: Any) -> bool:
         if isinstance(each.arg, nodes.Const) and each.arg.value == "text"
     ]
     of_parts = [each for each in read if isinstance(each, nodes.Getitem)]
-    return any(each.node is not None and is_content(each.node) for each in (*chosen, *of_parts))
+    by_parts = any(each.node is not None and is_content(each.node) for each in (*chosen, *of_parts))
+    return _Contents(by_parts, null)
 
 
 def _to_json(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import threading
 import time
 from codecs import getincrementaldecoder
@@ -42,6 +43,8 @@ _KNOWN = {
     "stop",
     "stop_token_ids",
     "include_stop_str_in_output",
+    "ignore_eos",
+    "min_tokens",
     "logprobs",
     "stream",
     "add_special_tokens",
@@ -64,8 +67,6 @@ _UNSUPPORTED = {
     "logit_bias": {},
     "echo": False,
     "suffix": "",
-    "ignore_eos": False,
-    "min_tokens": 0,
     "skip_special_tokens": True,
     "modalities": ["text"],
 }
@@ -146,8 +147,14 @@ class TritonPythonModel:
         stream = Stream(self._tokenizer.create_stream(), self._pieces)
         text = Text(stream, asked.stops(), asked.flag("include_stop_str_in_output"))
         ends = asked.tokens("stop_token_ids", self._vocabulary)
+        least = asked.integer("min_tokens", 0) or 0
+        if least > limit - len(tokens):
+            raise ValueError(f"'min_tokens' is {least}: at most {limit - len(tokens)} tokens are generated")
+        if least and (ends or asked.stops()):
+            raise ValueError("'min_tokens' is not supported beside 'stop' and 'stop_token_ids': leave it out")
         candidates = asked.integer("logprobs", 0, _MOST_CANDIDATES)
-        return Sequence(answer, tokens, limit, self._options(asked), text, candidates, ends)
+        options = self._options(asked, least and len(tokens) + least)
+        return Sequence(answer, tokens, limit, options, text, candidates, ends)
 
     def _prompt(self, request, has_special):
         """The tokens of the prompt, which `has_special` ones as the tokenizer has them. Raises ValueError."""
@@ -170,7 +177,7 @@ class TritonPythonModel:
             return tokens[1:]
         return tokens
 
-    def _options(self, asked):
+    def _options(self, asked, min_length):
         search = self._search
         temperature = asked.number("temperature", 0, 100)
         samples = asked.flag("do_sample", None)
@@ -186,7 +193,11 @@ class TritonPythonModel:
         guidance = asked.guidance()
         if guidance and (reason := self._reason_against(guidance)):
             raise ValueError(f"the text cannot be guided: {reason}")
-        is_alone = bool(guidance) or (seed is not None and samples)
+        ignores_end = asked.flag("ignore_eos")
+        if guidance and (min_length or ignores_end):
+            name = "min_tokens" if min_length else "ignore_eos"
+            raise ValueError(f"'{name}' is not supported where a grammar says how the text ends: leave it out")
+        is_alone = bool(guidance) or bool(min_length) or (seed is not None and samples)
         return Options(
             do_sample=samples,
             temperature=temperature or search.get("temperature", 1.0),
@@ -198,6 +209,8 @@ class TritonPythonModel:
             seed=None if seed is None or not samples else seed % 2**31,
             number=next(self._numbers) if is_alone else 0,
             guidance=guidance,
+            min_length=min_length,
+            ignores_end=ignores_end,
         )
 
     def _reason_against(self, guidance):
@@ -406,7 +419,7 @@ class Asked:
                 raise ValueError(f"'{name}' cannot be read: {error}") from None
             if len(text) > _MOST_GUIDANCE:
                 raise ValueError(f"'{name}' makes a grammar of more than {_MOST_GUIDANCE} characters: shorten it")
-            return _GRAMMARS[kind][0], text
+            return _unforced(_GRAMMARS[kind][0], text)
         return ()
 
     def stops(self):
@@ -475,6 +488,20 @@ _GRAMMARS = {
     "choice": ("lark_grammar", _choices_text),
     "grammar": ("lark_grammar", _grammar_text),
 }
+
+
+def _unforced(kind, text):
+    """Return the kind and text of a grammar that leaves each token to the model where characters may be several tokens.
+
+    What can only go on in one way, the library writes in tokens of whole characters, and fails within one.
+    """
+    if (text.isascii() and "\\" not in text) or "%llguidance" in text:
+        return kind, text
+    if kind == "json_schema":
+        text = f"start: %json {text}"
+    elif kind == "regex":
+        text = "start: /" + re.sub(r"(\\.)|/", lambda found: found[1] or r"\/", text, flags=re.DOTALL) + "/"
+    return "lark_grammar", text + '\n%llguidance {"no_forcing": true}'
 
 
 def _asked(request):
@@ -585,7 +612,8 @@ class Options(NamedTuple):
     """Options by which tokens are chosen. Sequences with equal ones can be decoded together.
 
     `seed` is None for any; `number` keeps sequences with a seed or `guidance` apart, so that others do not change their
-    answers. `guidance` is the kind and text of a grammar, or ().
+    answers. `guidance` is the kind and text of a grammar, or (). Before `min_length` tokens, with those of the prompt,
+    and anywhere if it `ignores_end`, the model cannot end the text.
     """
 
     do_sample: bool
@@ -597,10 +625,14 @@ class Options(NamedTuple):
     seed: int | None
     number: int
     guidance: tuple[()] | tuple[str, str] = ()
+    min_length: int = 0
+    ignores_end: bool = False
 
-    def search(self):
-        """As the library's search options."""
+    def search(self, length):
+        """As the library's search options for texts of up to `length` tokens."""
         found = {"do_sample": self.do_sample, "repetition_penalty": self.repetition_penalty}
+        if self.min_length or self.ignores_end:
+            found["min_length"] = length if self.ignores_end else self.min_length
         if self.do_sample:
             found.update(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
         if self.seed is not None:
@@ -773,7 +805,7 @@ class Batch:
         for row, sequence in zip(tokens, sequences):
             row[: len(sequence.tokens)] = sequence.tokens
         parameters = og.GeneratorParams(model)
-        parameters.set_search_options(max_length=self.length, batch_size=len(sequences), **options.search())
+        parameters.set_search_options(max_length=self.length, batch_size=len(sequences), **options.search(self.length))
         begin = time.monotonic()
         if options.guidance:
             parameters.set_guidance(*options.guidance)
@@ -1019,8 +1051,7 @@ class Decoder:
             if sequence.options.guidance:
                 reason = str(error).splitlines()[0]
                 sequence.answer.fail(
-                    f"ONNX Runtime GenAI {og.__version__} cannot go on with this grammar: {reason}; characters that "
-                    "are several tokens are one cause: leave them out of what has to be written as it is",
+                    f"ONNX Runtime GenAI {og.__version__} cannot go on with this grammar: {reason}",
                     pb_utils.TritonError.UNSUPPORTED,
                 )
             else:

@@ -96,6 +96,21 @@ def test_stop_strings_are_included_on_request(client: Any, ids: list[int]) -> No
             assert (choice.text, choice.finish_reason) == (" three four five" if is_in else " three four", "stop")
 
 
+def test_text_goes_on_past_its_end_on_request(client: Any) -> None:
+    def ask(prompt: str, **options: Any) -> tuple[str, int]:
+        answer = client.completions.create(model="counter", prompt=prompt, extra_body=options)
+        assert answer.choices[0].text.startswith(" eleven twelve")
+        return answer.choices[0].finish_reason, answer.usage.completion_tokens
+
+    options = [("stop", {}), ("length", {"ignore_eos": True, "max_tokens": 9}), ("stop", {"min_tokens": 7})]
+    with ThreadPoolExecutor(6) as pool:
+        found = pool.map(
+            lambda each: ask(each[0], **each[1]), [(p, o) for _, o in options for p in (" ten", " nine ten")]
+        )
+        assert [*found] == [(reason, size) for (reason, _), size in zip(options, (3, 9, 8), strict=True) for _ in "ab"]
+    assert ask(" ten", ignore_eos=True) == ("length", 63)
+
+
 def test_chat_is_streamed_with_the_folders_template(client: Any) -> None:
     messages = [{"role": "user", "content": "three"}]
     stream = client.chat.completions.create(
@@ -243,14 +258,15 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
         *(
             ({"prompt": " one", "extra_body": {name: value}}, f"'{name}' is not supported")
             for name, value in (
-                ("ignore_eos", True),
-                ("min_tokens", 3),
+                ("skip_special_tokens", False),
                 ("logit_bias", {"5": 1}),
             )
         ),
         *(
             ({"prompt": " one", "extra_body": {name: value}}, message)
             for name, value, message in (
+                ("min_tokens", 64, "'min_tokens' is 64: at most 63 tokens are generated"),
+                ("ignore_eos", 1, "'ignore_eos' is 1: it must be true or false"),
                 ("guided_regex", "(", "the text cannot be guided: Error creating grammar"),
                 ("guided_regex", "one\0", "the text cannot be guided: it has a NUL character"),
                 ("guided_regex", 5, "'guided_regex' cannot be read: it must be a text"),
@@ -273,6 +289,11 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
             )
         ),
         ({"prompt": " one", "extra_body": {"stop_token_ids": [5000]}}, "must be a list of token ids below 296"),
+        ({"prompt": " one", "stop": "a", "extra_body": {"min_tokens": 2}}, "'min_tokens' is not supported beside"),
+        *(
+            ({"prompt": " one", "extra_body": {**option, "guided_regex": "a"}}, "says how the text ends")
+            for option in ({"min_tokens": 2}, {"ignore_eos": True})
+        ),
     ],
 )
 def test_invalid_generation_request_is_refused(client: Any, arguments: dict[str, Any], message: str) -> None:
@@ -347,6 +368,10 @@ DATE = '"date" is \\ "é"\n'
         ({"response_format": {"type": "regex", "value": " nine( ten){2}"}}, " nine ten ten"),
         ({"guided_regex": " nine( ten){2}"}, " nine ten ten"),
         ({"guided_choice": [DATE]}, DATE),
+        ({"guided_choice": ["\u20ac"]}, "\u20ac"),
+        ({"guided_regex": "(\u65e5|/)\\u{672c}/{2}"}, "/\u672c//"),
+        ({"guided_json": {"const": "\U0001f600\n"}}, '"\U0001f600\\n"'),
+        ({"guided_grammar": 'start: "\u20ac" / two/'}, "\u20ac two"),
         ({"guided_grammar": 'start: " six" tail\ntail: " two"'}, " six two"),
         ({"response_format": {"type": "text"}, "max_tokens": 2}, " two three"),
     ],
@@ -379,7 +404,9 @@ def test_unusable_grammar_fails_only_its_own_request(client: Any) -> None:
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(client.completions.create, **asked)
         with pytest.raises(openai.APIStatusError) as caught:
-            client.completions.create(**asked, extra_body={"guided_choice": ["\u20ac"]})
+            client.completions.create(
+                **asked, extra_body={"guided_grammar": '%llguidance {"no_forcing": false}\nstart: "\u20ac"'}
+            )
         assert other.result().choices[0].text == "".join(f" {word}" for word in WORDS[1:])
     assert caught.value.status_code == 501
     assert "cannot go on with this grammar" in caught.value.body["message"]
@@ -501,7 +528,7 @@ def test_platforms_accept_requests_for_text_generation_containers(server: Server
     assert requests.post(url, json={"inputs": " one", "parameters": sampled}).json() != [
         {"generated_text": "".join(f" {word}" for word in WORDS[1:])}
     ]
-    for name in ("decoder_input_details", "max_length", "ignore_eos", "tools", "n"):
+    for name in ("decoder_input_details", "max_length", "echo", "tools", "n"):
         refused = requests.post(url, json={"inputs": " one", "parameters": {name: True}})
         assert (refused.status_code, f"'{name}' is not supported" in refused.json()["error"]) == (400, True)
     chat = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 2}

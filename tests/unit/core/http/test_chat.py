@@ -36,6 +36,7 @@ def test_prompt_equals_that_of_transformers(name: str) -> None:
     [
         ({"messages": []}, "'messages' must be a list"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "has a part that is not text"),
+        ({"messages": [{"role": "user", "content": [{"type": "file", "text": "a"}]}]}, "has a part that is not text"),
         ({"tools": {"type": "function"}}, "'tools' must be a list of objects"),
         ({"parallel_tool_calls": 1}, "'parallel_tool_calls' must be true or false"),
         ({"chat_template": "rag"}, "names no template of model 'm'"),
@@ -74,6 +75,19 @@ def test_template_gets_no_empty_tool_calls(calls: Any) -> None:
     said = {"role": "assistant", "content": None, "tool_calls": calls, "refusal": None}
     template = "{{ messages[0].keys() | list }}{{ messages[0].content is none }}"
     assert chat_prompt("m", {"chat_template": template}, {"messages": [said]}) == "['role', 'content']True"
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ messages[0].content }}{{ 'content' in messages[0] }}", "False"),
+        ("{{ 'none' if messages[0]['content'] is none else messages[0]['content'] }}", "none"),
+        ("{% set said = messages[0].content %}{{ said if said != none else 'none' }}", "none"),
+    ],
+)
+def test_null_content_is_left_out_unless_the_template_asks_for_it(template: str, expected: str) -> None:
+    said = [{"role": "assistant", "content": None}]
+    assert chat_prompt("m", {"chat_template": template}, {"messages": said}) == expected
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "thinking", "reasoning"])
