@@ -385,7 +385,7 @@ def golden_problems(
         with first_instance(backends, path, config, spec) as instance:
             for request in golden:
                 try:
-                    check_golden(instance, spec, RequestValidator(spec).check, [request])
+                    check_golden(instance, spec, RequestValidator(spec).check, request)
                 except ServerError as error:
                     problems.append(_problem(f"golden/{request.name}", error))
     except NotInstalled as error:

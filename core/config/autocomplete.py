@@ -58,7 +58,6 @@ def normalize_instance_groups(config: ModelConfig, gpu_ids: GpuIds) -> None:
 
 
 def groups_on_cpu_instead(written: ModelConfig, normalized: ModelConfig) -> list[str]:
-    """The names of the groups that ask for a GPU in `written` and are on the CPU in `normalized`."""
     pairs = zip(written.instance_group, normalized.instance_group, strict=False)
     cpu = ModelInstanceGroup.KIND_CPU
     return [group.name for asked, group in pairs if _asks_for_gpu(asked) and group.kind == cpu and not group.gpus]
@@ -70,7 +69,6 @@ def _asks_for_gpu(group: ModelInstanceGroup) -> bool:
 
 
 def instance_group_problems(config: ModelConfig, model_name: str, gpu_ids: GpuIds) -> list[Problem]:
-    """The problems of the groups of a normalised `config`, on a machine with the GPUs `gpu_ids`."""
     if is_ensemble(config):
         return []
     groups = config.instance_group
@@ -129,11 +127,13 @@ def unwatched(end: Callable[[str], object]) -> None:
 class Preparation:
     """Result of an inspection, for the load after it: `made` is the backend's own object or None.
 
-    `threads` is the number that the thread plan grants to one execution.
+    `threads` is the number that the thread plan grants to one execution. `signature` is that of the graph from which
+    the configuration was completed; None if nothing was missing.
     """
 
     threads: int
     made: Any = None
+    signature: ModelSignature | None = None
 
     def take(self) -> Any:
         """Return `made` and pass its ownership to the caller."""
@@ -217,12 +217,10 @@ _log = logging.getLogger("trident.config")
 
 
 def is_complete(config: ModelConfig) -> bool:
-    """Return true if inputs and outputs are given, so that nothing is filled."""
     return bool((config.input or config.batch_input) and config.output)
 
 
 def needs_signature(config: ModelConfig) -> bool:
-    """Return true if inputs or outputs are missing, so that the graph must be inspected."""
     complete = is_complete(config)
     if complete:
         _log.info(

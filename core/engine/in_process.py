@@ -34,9 +34,8 @@ from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger, ModelBudget, read_gpus
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview
-from trident.core.lifecycle.version import ModelVersion
+from trident.core.lifecycle.version import EngineParts, ModelVersion
 from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids, trim_heap
 from trident.core.observability.history import History, VersionHistory, VersionRequests, Watched
 from trident.core.observability.log import LogLevels, change_log

@@ -1,4 +1,4 @@
-"""The attempt to load a version: its current step, and its cancellation.
+"""The attempt to load a version: its current step, its cancellation, and its slot among the loads of the server.
 
 What a load runs (a model's initialization, its warmup, its golden requests) may never end. So it runs on a thread of
 its own, and whoever waits for it can be released: by a limit, an unload, newer files, or the exit of the server. What
@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from trident.core.borders import guarded, text_of
@@ -93,12 +95,10 @@ class LoadAttempt:
 
     @property
     def is_ended(self) -> bool:
-        """True if `end` has let it fail."""
         return bool(self._because)
 
     @property
     def is_long(self) -> bool:
-        """True if its step has taken long."""
         return bool(self.step) and self._clock() - self.since_ns >= LONG_S * 1e9
 
     def begin(self, step: str) -> None:
@@ -140,3 +140,76 @@ class LoadAttempt:
 
     def _error(self) -> ServerError:
         return ModelLoadFailed(self._because, model=self._model)
+
+
+class LoadSlots:
+    """At most `limit` loads at once, those that wait for others not counted. Any thread."""
+
+    def __init__(self, limit: int) -> None:
+        self._changed = threading.Condition()
+        # --- guarded by the condition
+        self._free = max(1, limit)
+        # The models that are being loaded, and for each the models for whose change it waits.
+        self._loading: Counter[str] = Counter()
+        self._waits: dict[str, Counter[str]] = {}
+
+    @contextmanager
+    def taken(self, model: str, attempt: LoadAttempt) -> Iterator[None]:
+        """The load of a version of `model`. Waits for a slot; an attempt that is ended needs none."""
+        attempt.watch(self._look)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free > 0 or attempt.is_ended)
+            slots = min(self._free, 1)
+            self._free -= slots
+            self._loading[model] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._loading[model] -= 1
+                self._give_back(slots)
+
+    def _look(self, because: str) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _give_back(self, slots: int) -> None:
+        self._free += slots
+        self._changed.notify_all()
+
+    @contextmanager
+    def released(self, asker: str, asked: str) -> Iterator[None]:
+        """The change of the model `asked` for which `asker` waits; the slot of its load is free meanwhile.
+
+        Raises ModelLoadFailed if the change waits for the load of `asker`.
+        """
+        with self._changed:
+            is_loading = self._loading[asker] > 0
+            if is_loading:
+                if self._waits_for(asked, asker):
+                    raise ModelLoadFailed(
+                        f"model '{asker}' cannot ask for '{asked}' while it is being loaded itself: each would wait "
+                        "for the other",
+                        hint="ask in `execute`, or let a client load the models one after the other",
+                        model=asker,
+                    )
+                waits = self._waits.setdefault(asker, Counter())
+                is_first = not waits
+                waits[asked] += 1
+                if is_first:
+                    self._give_back(1)
+        if not is_loading:
+            yield
+            return
+        try:
+            yield
+        finally:
+            with self._changed:
+                waits[asked] -= 1
+                if not +waits:
+                    del self._waits[asker]
+                    self._changed.wait_for(lambda: self._free > 0)
+                    self._free -= 1
+
+    def _waits_for(self, model: str, other: str) -> bool:
+        return model == other or any(self._waits_for(each, other) for each in +self._waits.get(model, Counter()))

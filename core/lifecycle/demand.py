@@ -26,10 +26,11 @@ from functools import partial
 from trident.core.borders import guarded, text_of
 from trident.core.config.resolve import idle_seconds, is_pinned
 from trident.core.errors import AlreadyLoaded, ModelCold, ModelNotFound, OutOfMemory, ServerError, ServerStopping
-from trident.core.lifecycle.loader import ModelLoader, Prepared
+from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import CPU, Need, Shortage
 from trident.core.lifecycle.model import Model
 from trident.core.lifecycle.models import Loads, Models, ambiguous, failed_to_load
+from trident.core.lifecycle.reader import Prepared
 from trident.core.lifecycle.state import REGISTERED, LoadCause
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.statistics import (
@@ -153,7 +154,7 @@ class Demand:
         """Read and check the configuration of a model. A problem of it is its failure; others serve."""
         registration = Registration(located.key, located.source)
         try:
-            registration.read(self._loader.prepare(located))
+            registration.read(self._loader.reader.prepare(located))
         except ServerError as error:
             self._models.add(located.key).note_failure(error)
             registration.note_failure()
@@ -195,7 +196,6 @@ class Demand:
                 self._registered.pop(key.name, None)
 
     def forget(self, key: ModelKey) -> None:
-        """Unload a model that is no longer in its repository, after its last request."""
         self._remove(key)
         model = self._models.get(key)
         if model is None:
@@ -243,7 +243,6 @@ class Demand:
             registration.note_success(time.monotonic() - began)
 
     def look_for_names(self, repositories: Repositories) -> None:
-        """Register the models that have appeared in the repositories, and let those go that have disappeared."""
         names = repositories.names()
         known = {registration.key for registration in self.all() if not registration.origin}
         for key in known - names.keys():
@@ -371,7 +370,6 @@ class Demand:
             guarded(then, "the end of a load that a request waited for")
 
     def _forget_loads(self) -> None:
-        """Keep those of the last minute."""
         until = time.monotonic() - _MINUTE_S
         while self._loaded_at and self._loaded_at[0] < until:
             self._loaded_at.popleft()

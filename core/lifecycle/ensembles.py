@@ -111,6 +111,15 @@ def _release(versions: Iterable[ModelVersion]) -> None:
         version.release()
 
 
+def probe_of(version: ModelVersion, scheduler: Scheduler) -> SchedulerProbe:
+    """What executes golden requests on an ensemble that is being loaded; the end of its load ends them."""
+    probe = SchedulerProbe(version.name, scheduler)
+    because = f"the load of ensemble '{version.name}', which asked, ended: "
+    version.attempt.watch(lambda reason: probe.abort(reason, for_good=True))
+    version.attempt.watch(lambda reason: version.end_given_up(because + reason, for_good=False))
+    return probe
+
+
 class SchedulerProbe:
     """Implements BackendInstance on a scheduler without instances, that of an ensemble, for golden requests.
 

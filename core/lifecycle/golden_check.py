@@ -6,11 +6,20 @@ Source: docs/spec/model-config.md section 2.8.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trident.core.backends.backend import BackendInstance
-from trident.core.config.golden import EXACT, ExpectedOutput, GoldenRequest, Tolerance, as_numbers, is_floating
+from trident.core.config.golden import (
+    EXACT,
+    ExpectedOutput,
+    GoldenRequest,
+    Tolerance,
+    as_numbers,
+    golden_requests,
+    is_floating,
+)
 from trident.core.config.request_check import BatchForm
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import ModelLoadFailed, ServerError
@@ -19,33 +28,48 @@ from trident.core.inference.response import OutputTensor
 from trident.core.inference.tensors import Array, Datatype, shape_text
 from trident.core.scheduling.run_once import run_once
 
+if TYPE_CHECKING:  # tools compare answers without a version
+    from trident.core.lifecycle.version import ModelVersion
+    from trident.core.repository.repository import ModelDirectory
+
 _LONGEST_SHOWN = 200
 
 
-def check_golden(
-    instance: BackendInstance,
-    spec: ModelSpec,
-    check: Callable[[InferenceRequest], BatchForm],
-    golden: Sequence[GoldenRequest],
-) -> None:
-    """Run each of `golden` alone on `instance`, which no other thread may use meanwhile. No statistics count them.
+def golden_check(version: ModelVersion, directory: ModelDirectory) -> Callable[[BackendInstance], None]:
+    """Read the golden requests of a version that is being loaded. Returns the check of one of its instances.
 
-    Raises ModelLoadFailed for the first request that fails or whose response differs. It names every output that
-    differs, with the index and both values of its first different element.
+    Raises InvalidModelConfig, and the check ModelLoadFailed.
     """
-    for request in golden:
-        about = f"golden request '{request.name}' of model '{spec.name}' version {spec.version}"
-        try:
-            (outputs,) = run_once(instance, [request.inference_request(spec)], check)
-        except ServerError as error:
-            raise ModelLoadFailed(f"{about} failed: {error.message}", hint=error.hint, model=spec.name) from error
-        found = list(differences(request.expected, outputs))
-        if found:
-            raise ModelLoadFailed(
-                f"{about}: {'; '.join(found)}",
-                hint=f"golden/{request.name} says what is expected, and with what tolerance",
-                model=spec.name,
-            )
+    golden = golden_requests(directory.path, version.spec, version.version)
+
+    def check(instance: BackendInstance) -> None:
+        for request in golden:
+            version.attempt.begin(f"golden request '{request.name}' on instance '{instance.placement.name}'")
+            check_golden(instance, version.spec, version.check, request)
+
+    return check
+
+
+def check_golden(
+    instance: BackendInstance, spec: ModelSpec, check: Callable[[InferenceRequest], BatchForm], request: GoldenRequest
+) -> None:
+    """Run `request` alone on `instance`, which no other thread may use meanwhile. No statistics count it.
+
+    Raises ModelLoadFailed if it fails or its response differs. It names every output that differs, with the index and
+    both values of its first different element.
+    """
+    about = f"golden request '{request.name}' of model '{spec.name}' version {spec.version}"
+    try:
+        (outputs,) = run_once(instance, [request.inference_request(spec)], check)
+    except ServerError as error:
+        raise ModelLoadFailed(f"{about} failed: {error.message}", hint=error.hint, model=spec.name) from error
+    found = list(differences(request.expected, outputs))
+    if found:
+        raise ModelLoadFailed(
+            f"{about}: {'; '.join(found)}",
+            hint=f"golden/{request.name} says what is expected, and with what tolerance",
+            model=spec.name,
+        )
 
 
 def differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:
@@ -59,7 +83,6 @@ def differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTens
 
 
 def _difference(expected: ExpectedOutput, output: OutputTensor) -> str:
-    """The difference of one output as text; empty without a difference."""
     tensor, tolerance = expected.tensor, expected.tolerance
     if output.datatype != tensor.datatype.name:
         return f"has datatype {output.datatype}, expected {tensor.datatype.name}"

@@ -14,14 +14,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.borders import guarded
 from trident.core.errors import (
     BackendFailed,
@@ -41,10 +40,7 @@ from trident.core.lifecycle.models import Loads, Models, find_steps
 from trident.core.lifecycle.options import EngineOptions, Readiness
 from trident.core.lifecycle.polling import Poller
 from trident.core.lifecycle.start_progress import StartProgress
-from trident.core.lifecycle.state import (
-    LoadCause,
-    Phase,
-)
+from trident.core.lifecycle.state import LoadCause, Phase
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.layouts import FolderShape, SingleModelSource, folder_shape
 from trident.core.repository.override_source import OverrideSource
@@ -118,7 +114,6 @@ class Lifecycle:
         self._own_thread = threading.Thread(target=self._run, name="trident-lifecycle", daemon=True)
 
     def start(self) -> None:
-        """Begin to load the models that the control mode requires at the start."""
         self._long_executions.start()
         self._idle_memory.start()
         self._own_thread.start()
@@ -146,23 +141,23 @@ class Lifecycle:
         Triton's text.
         """
         self._refuse_unless_explicit()
-        with LoadRequest.read(name, parameters) as request:
-            if self._options.signature_key and request.config is not None:
+        with load_request(name, parameters) as (config, directory):
+            if self._options.signature_key and config is not None:
                 raise InvalidRequest(
                     "Load parameters 'config' and 'file:' are refused: with --model-signature models are as signed"
                 )
             try:
-                located = [request.located] if request.located else self._find(name)
+                located = [directory] if directory is not None else self._find(name)
             except RepositoryUnavailable as error:
                 _log.error("failed to poll model repository for model '%s': %s", name, error.message)
                 raise ModelLoadFailed(poll_failure(name), hint=error.message, model=name) from error
             demand = self.demand
             for one in located:
-                if demand is not None and request.located is None and demand.of(one.key) is None:
+                if demand is not None and directory is None and demand.of(one.key) is None:
                     demand.register(one)  # it has just appeared in its repository
             with demand.pinning(name) if demand is not None else nullcontext():
                 for one in located:
-                    self.loads.load(one, LoadCause.REQUEST, request.config)
+                    self.loads.load(one, LoadCause.REQUEST, config)
 
     def prefetch(self, name: str) -> None:
         """Begin to load a model as a request for inference does. Raises a ServerError if it cannot be loaded now."""
@@ -258,7 +253,6 @@ class Lifecycle:
             self._idle_memory.stop()
 
     def resident(self) -> list[ModelVersion]:
-        """The versions in memory: those that serve, and those that are leaving."""
         serving = [version for model in self.models.serving for version in model.serving.values()]
         return [*serving, *self._unloads.leaving]
 
@@ -311,7 +305,9 @@ class Lifecycle:
             self.loads.unload,
         )
         is_shared = self.demand is not None and bool(self._options.repositories)
-        self._loader.plan_threads(self._options.load_threads if is_shared else len(located))
+        plan = plan_threads(available_cores(), self._options.load_threads if is_shared else len(located))
+        _log.info("thread plan: %s", plan)
+        self._loader.threads = plan.intra_op_threads
         for one in located:
             model = self.models.add(one.key)
             model.required = model.is_awaited = True
@@ -487,40 +483,26 @@ class LoadThreads:
 # --- the load request of a client. Source: docs/spec/repository.md section 1.6, docs/spec/http.md section 8.
 
 
-@dataclass(frozen=True, slots=True)
-class LoadRequest:
-    """`config`, unparsed JSON, replaces the model's configuration file, and `located` its directory; None if not given.
+@contextmanager
+def load_request(name: str, parameters: Mapping[str, str | bytes]) -> Iterator[tuple[str | None, Located | None]]:
+    """The configuration, unparsed JSON, and the directory that replace the model's own; None if they do not.
 
-    A context manager: at its end it removes the files that no version uses.
+    At its end the files that no version uses are removed. Raises InvalidRequest with Triton's text.
     """
-
-    config: str | None
-    located: Located | None
-    _source: OverrideSource | None
-
-    @staticmethod
-    def read(name: str, parameters: Mapping[str, str | bytes]) -> LoadRequest:
-        """Raises InvalidRequest with Triton's text."""
-        check_model_name(name)
-        files = {key.removeprefix(_FILE): value for key, value in parameters.items() if isinstance(value, bytes)}
-        text = parameters.get("config")
-        if files and text is None:
-            raise InvalidRequest("Load parameter 'config' must be specified for model file override")
-        config = text if isinstance(text, str) else None
-        if not files:
-            return LoadRequest(config, None, None)
-        source = OverrideSource(name, files)
-        located = Located(ModelKey(name), source, tuple(source.files(name) or ()))
-        return LoadRequest(config, located, source)
-
-    def __enter__(self) -> LoadRequest:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._source is not None:
-            self._source.close()
+    check_model_name(name)
+    files = {key.removeprefix(_FILE): value for key, value in parameters.items() if isinstance(value, bytes)}
+    text = parameters.get("config")
+    if files and text is None:
+        raise InvalidRequest("Load parameter 'config' must be specified for model file override")
+    config = text if isinstance(text, str) else None
+    if not files:
+        yield config, None
+        return
+    source = OverrideSource(name, files)
+    try:
+        yield config, Located(ModelKey(name), source, tuple(source.files(name) or ()))
+    finally:
+        source.close()
 
 
 def check_model_name(name: str) -> None:

@@ -92,7 +92,6 @@ def read_gpus(visible: str | None, part: float, devices: Collection[str]) -> dic
 
 
 def read_devices(gpus: ReadDevices, budget: ModelBudget, devices: Collection[str]) -> dict[str, MemoryReading]:
-    """A ReadDevices for GPUs and the budget of the models beside them."""
     found = dict(gpus(devices)) if any(device != CPU for device in devices) else {}
     return {**found, CPU: budget.read()} if CPU in devices else found
 
@@ -127,7 +126,6 @@ class ModelBudget:
         self.settle()
 
     def settle(self) -> None:
-        """Measure what the process takes now, without a model."""
         self._without = self._taken()
         self.in_use = 0
         if self._share.bytes:
@@ -221,13 +219,11 @@ class Holding:
         )
 
     def add(self, other: Holding) -> None:
-        """Add the memory that the same model took later on other devices."""
         self.need.update(other.need)
         self.least.update(other.least)
         self.taken.update(other.taken)
 
     def release(self) -> None:
-        """The model is unloaded, and its memory is free."""
         self._ledger.give_back(self)
 
 
@@ -377,11 +373,6 @@ class MemoryLedger:
             state = self.budget.read()
         return max(0, state.used - state.total)
 
-    def taken(self, source: Hashable) -> Need:
-        """The bytes by device that the last load from `source` took; empty if it was not measured."""
-        with self._changed:
-            return self._taken.get(source, {})
-
     @property
     def _running(self) -> Sequence[Holding]:
         return self._loads.running if self._loads is not None else ()
@@ -514,7 +505,6 @@ class MemoryLedger:
         return sum(max(0, self._per_model - size) for size in taken)
 
     def _refusal(self, name: str, need: Need, states: Mapping[str, MemoryReading]) -> OutOfMemory | None:
-        """The error if a device has less free memory than the load needs there."""
         for device, size in need.items():
             state = states.get(device)
             if state is None or (self._per_model == UNLIMITED and not state.is_budget):
@@ -533,7 +523,6 @@ class MemoryLedger:
         return None
 
     def holders(self, device: str) -> str:
-        """The models that hold most of a device, for a message."""
         with self._changed:
             held = sorted(((each.bytes.get(device, 0), each.name) for each in self._held), reverse=True)
         shown = [f"{name} {_mib(size)}" for size, name in held[:_HOLDERS_SHOWN] if size]

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.schema import ModelConfig, core_config
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
-from trident.core.lifecycle.loader import ModelLoader, Prepared
+from trident.core.lifecycle.loader import ModelLoader
+from trident.core.lifecycle.reader import Prepared
 from trident.core.lifecycle.state import UNLOADED, ModelState
 from trident.core.lifecycle.version import Find, FindSteps, ModelVersion
 from trident.core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_of
@@ -86,7 +87,6 @@ def _are_equivalent(old: Collection[ModelConfig], new: ModelConfig) -> bool:
 
 
 def _shared_files(content: Content) -> list[SourceFile]:
-    """The files that all versions share, without the configuration, which is compared by its content."""
     return [
         file
         for file in content.files
@@ -180,7 +180,6 @@ class Unloads:
 
 
 def log_in_flight(versions: Iterable[ModelVersion], seconds_left: float) -> None:
-    """Log how many of `versions` have requests in flight, and how many each has."""
     in_flight = [(version, count) for version in versions if (count := version.in_flight)]
     _log.info("Timeout %d: Found %d model versions that have in-flight inferences", round(seconds_left), len(in_flight))
     for version, count in in_flight:
@@ -270,7 +269,6 @@ class Model:
             self._begin_anew(located, "its files have changed")
 
     def load_anew(self, because: str) -> None:
-        """Let a load in progress begin anew. Any thread."""
         if self.attempted and self._loaded is not None:
             self._begin_anew(self._loaded[0], because)
 
@@ -306,7 +304,6 @@ class Model:
 
     @property
     def hint(self) -> str:
-        """The cures of the last load's failures, if there are any."""
         return self._problem_hint if self.problem else _hints(v for v in self.versions.values() if _has_failed(v)) or ""
 
     @property
@@ -319,7 +316,6 @@ class Model:
         return self._content.config if self._content is not None else None
 
     def is_made_of(self, files: Sequence[SourceFile]) -> bool:
-        """Return whether the serving versions were loaded from exactly these files."""
         return self._content is not None and self._content.files == files
 
     def is_worth_a_try(self, files: Sequence[SourceFile], poll: int) -> bool:
@@ -392,9 +388,9 @@ class Model:
 
     def _load(self, located: Located, cause: str, override: str | None, force: bool = False) -> None:
         try:
-            prepared = self._loader.prepare(located, override)
+            prepared = self._loader.reader.prepare(located, override)
         except ServerError as error:
-            raise self._not_polled(error) from error
+            raise self._failed(error, poll_failure(self.key.name)) from error
         try:
             wanted = select_versions(prepared.config, prepared.available, self.key.name, prepared.layout_hint)
         except ConfigInvalid as error:
@@ -457,7 +453,6 @@ class Model:
         self.versions = {n: v for n, v in self.versions.items() if v.state.reason != UNLOADED}
 
     def note_duplicate(self, *, required: bool = False) -> None:
-        """Record that several repositories have it, so that it is not loaded."""
         if self.problem != NOT_UNIQUE:
             _log.error("failed to poll model '%s': not unique across all model repositories", self.key.name)
         self.problem = NOT_UNIQUE
@@ -471,9 +466,6 @@ class Model:
             version.reload_failure = ""
         self.versions = {n: v for n, v in self.versions.items() if not _has_failed(v)}
 
-    def _not_polled(self, error: ServerError) -> ServerError:
-        return self._failed(error, poll_failure(self.key.name))
-
     def _failed(self, error: ServerError, message: str, kind: type[ServerError] = ModelLoadFailed) -> ServerError:
         self.problem, self._problem_hint = error.reason, error.hint or ""
         name = self.key.name
@@ -483,7 +475,7 @@ class Model:
 
     def _carry_out(self, plan: ReloadPlan, prepared: Prepared, cause: str) -> None:
         fresh = {
-            number: ModelVersion(self.key.name, number, cause, self._find, self.origin, self._loader.regions)
+            number: ModelVersion(self.key.name, number, cause, self._find, self.origin, self._loader.parts)
             for number in plan.load
         }
         # A new version without an old one is in the index while it loads.
@@ -591,5 +583,4 @@ def _has_failed(version: ModelVersion) -> bool:
 
 
 def _hints(versions: Iterable[ModelVersion]) -> str | None:
-    """The different hints of failed loads; None without any."""
     return "; ".join(dict.fromkeys(version.hint for version in versions if version.hint)) or None

@@ -86,7 +86,6 @@ class Models:
         return self._models.get(key)
 
     def named(self, name: str) -> list[Model]:
-        """All models of that name; several only with namespacing."""
         with self._lock:
             return [model for key, model in self._models.items() if key.name == name]
 
@@ -106,7 +105,6 @@ class Models:
         return self._homes.get(key, key.namespace)
 
     def steps_of(self, key: ModelKey) -> tuple[EnsembleStep, ...]:
-        """The steps of an ensemble; empty for another model."""
         return self._ensembles.get(key, ())
 
     def step(self, step: EnsembleStep, namespace: str) -> Model | None:
@@ -218,7 +216,6 @@ class Models:
         return {model.key.name for model in self.unsorted()}
 
     def versions(self) -> list[ModelVersion]:
-        """All versions in the repository index, by model and number."""
         return [version for model in self.all() for _, version in sorted(model.versions.items())]
 
     def ready_versions(self, name: str) -> list[int]:
@@ -434,34 +431,21 @@ class Loads:
         model = self._models.add(located.key)
         newer: Located | None = located
         while newer is not None:
-            newer = self._load_once(model, newer, cause, override if newer is located else None, again, above, home)
+            located, newer = newer, None
+            try:
+                with self.counts.counting(cause):
+                    steps = self._loader.reader.steps(located, override)
+                    self._models.note_steps(model.key, steps, home or model.key.namespace)
+                    if steps:
+                        # Until it serves, a step that is replaced leaves it to this load to notice.
+                        model.is_awaited = True
+                        self._load_steps(steps, cause, (*above, model.key))
+                    model.load(located, cause.value, override, again=again)
+            except LoadReplaced as replaced:
+                newer, override = replaced.located, None
         if self._is_stale(model) and model.serving:
             self._reload(model, cause)
         self._reload_dependents(model, cause, above)
-
-    def _load_once(
-        self,
-        model: Model,
-        located: Located,
-        cause: LoadCause,
-        override: str | None,
-        again: bool,
-        above: tuple[ModelKey, ...],
-        home: str,
-    ) -> Located | None:
-        """Returns newer files if they came while the load failed; they are to be loaded instead."""
-        try:
-            with self.counts.counting(cause):
-                steps = self._loader.steps(located, override)
-                self._models.note_steps(model.key, steps, home or model.key.namespace)
-                if steps:
-                    # Until it serves, a step that is replaced leaves it to this load to notice.
-                    model.is_awaited = True
-                    self._load_steps(steps, cause, (*above, model.key))
-                model.load(located, cause.value, override, again=again)
-        except LoadReplaced as replaced:
-            return replaced.located
-        return None
 
     def _load_steps(self, steps: Sequence[EnsembleStep], cause: LoadCause, above: tuple[ModelKey, ...]) -> None:
         """Load the models of the steps: those of a request that waits beside each other."""

@@ -45,7 +45,6 @@ class StartProgress:
             self._loading.append(name)
 
     def end_model(self, name: str, failure: str) -> None:
-        """`failure` is why the model could not be loaded, or ""."""
         with self._lock:
             self._loading.remove(name)
             if failure:
@@ -67,7 +66,6 @@ class StartProgress:
         self._ended.set()
 
     def exit(self) -> None:
-        """-> EXITING, from any phase."""
         with self._lock:
             self.phase = Phase.EXITING
 

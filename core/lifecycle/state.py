@@ -111,7 +111,6 @@ class DownloadPhase:
 
     @classmethod
     def of(cls, seen: DownloadSnapshot) -> DownloadPhase | None:
-        """None if no download is running."""
         if not seen.active:
             return None
         return cls(
@@ -162,19 +161,15 @@ class LoadCounts:
     @contextmanager
     def counting(self, cause: LoadCause) -> Iterator[None]:
         """Count the load in the block; an error raised in it is the load's failure."""
+        result = LoadResult.SUCCESS
         try:
             yield
-        except OutOfMemory:
-            self._add(cause, LoadResult.OUT_OF_MEMORY)
+        except BaseException as error:
+            result = LoadResult.OUT_OF_MEMORY if isinstance(error, OutOfMemory) else LoadResult.FAILURE
             raise
-        except BaseException:
-            self._add(cause, LoadResult.FAILURE)
-            raise
-        self._add(cause, LoadResult.SUCCESS)
-
-    def _add(self, cause: LoadCause, result: LoadResult) -> None:
-        with self._lock:
-            self._counts[cause, result] += 1
+        finally:
+            with self._lock:
+                self._counts[cause, result] += 1
 
     def metrics(self) -> tuple[LoadMetrics, ...]:
         """All counts, those that are 0 too: a rate needs the value before the first load."""

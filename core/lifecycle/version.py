@@ -6,9 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from trident.core.backends.backend import (
     BackendInstance,
@@ -22,7 +21,7 @@ from trident.core.borders import guarded
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.placement import Placement
 from trident.core.config.request_check import BatchForm, RequestValidator
-from trident.core.config.resolve import histogram_buckets
+from trident.core.config.resolve import PAYLOAD_LOG, histogram_buckets, switch
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import (
@@ -38,34 +37,59 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import CachedAnswer, InferenceResponse, RegionRequest
 from trident.core.lifecycle.attempt import LoadAttempt
-from trident.core.lifecycle.memory import Holding
+from trident.core.lifecycle.memory import Holding, MemoryLedger
 from trident.core.lifecycle.paused_instances import PausedInstances
 from trident.core.lifecycle.state import UNLOADED, ModelState, VersionState
 from trident.core.observability.latencies import LatencyMeters
+from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.payload_log.log import PayloadLog
 from trident.core.observability.statistics import DeviceMemoryMetrics, FailureReason, ModelProcessMetrics
-from trident.core.observability.switches import SWITCHES, TraceGate
+from trident.core.observability.switches import SWITCHES
+from trident.core.observability.tracing.trace import TraceOptions
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.options import LatencyOptions
 from trident.core.repository.content_digest import ContentDigest
 from trident.core.repository.repository import ModelDirectory
 from trident.core.repository.sources import Fetched
+from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.queue import COUNTING
-from trident.core.scheduling.rate_limiter import InstanceReservations
+from trident.core.scheduling.rate_limiter import InstanceReservations, RateLimiter
 from trident.core.scheduling.scheduler import Scheduler
 from trident.core.shared_memory import Regions, attach
 
 _log = logging.getLogger("trident.lifecycle")
 
 
-_SHUT: Final = TraceGate()
 _OVERDUE = "its model is unloaded, and it did not end its executions within {:g} s"
 
 # The versions that the steps of the ensemble of this name run on, by step. Raises ConfigInvalid.
 FindSteps = Callable[[str, Sequence[EnsembleStep]], Sequence["ModelVersion"]]
 # The version that serves now for a name and a number, -1 for the latest. Raises the ServerErrors of a lookup.
 Find = Callable[[str, int], "ModelVersion"]
+# Returns the scheduler of a version, or one around it.
+Wrap = Callable[[Scheduler, "ModelVersion", SchedulingContext], Scheduler]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """The parts that all versions of a server share.
+
+    `gpu_uuids` are indexed by GPU number. `on_device_lost` is called with a GPU (`Placement.device`) on which nothing
+    can run any more. `metrics` are those that models make. `wraps` are applied to each scheduler, in their order.
+    `rate_limiter` is None in a server without one, and so is `payload_log`. `regions` are those of the clients' shared
+    memory. `memory` admits loads onto the devices that it knows; by default it knows none.
+    """
+
+    gpu_uuids: Sequence[str] = ()
+    on_device_lost: Callable[[str], None] = lambda device: None
+    metrics: CustomMetrics = field(default_factory=CustomMetrics)
+    wraps: Sequence[Wrap] = ()
+    rate_limiter: RateLimiter | None = None
+    regions: Regions = field(default_factory=Regions)
+    tracer: Tracer = field(default_factory=lambda: Tracer(TraceOptions()))
+    payload_log: PayloadLog | None = None
+    memory: MemoryLedger = field(default_factory=lambda: MemoryLedger(lambda devices: {}, {}))
 
 
 class ModelVersion:
@@ -81,15 +105,16 @@ class ModelVersion:
     are the files that it was loaded from. `attempt` is its load, or the latest change of its instances. `reservations`
     are those of its instances on the resources that executions hold. `memory` are the bytes that it holds on the
     devices of which the server keeps a ledger; None if it runs on none of them. `unloaded_because` is the reason that
-    the index shows at the end. `regions` are those in which tensors of its requests may lie; None if there are none.
+    the index shows at the end.
     """
 
     config: ModelConfig
     spec: ModelSpec
 
     def __init__(
-        self, name: str, version: int, cause: str, find: Find, origin: str = "", regions: Regions | None = None
+        self, name: str, version: int, cause: str, find: Find, origin: str = "", parts: EngineParts | None = None
     ) -> None:
+        parts = parts or EngineParts()
         self.name = name
         self.version = version
         self.origin = origin
@@ -105,14 +130,14 @@ class ModelVersion:
         self.gone = threading.Event()
         self.steps: tuple[ModelVersion, ...] = ()
         self.content: ContentDigest | None = None
-        self.reservations = InstanceReservations()
+        self.reservations = InstanceReservations(parts.rate_limiter)
         self.attempt = LoadAttempt(name)
         self.memory: Holding | None = None
         self.unloaded_because = UNLOADED
         self._find = find
-        self._regions = regions
-        self._tracer: Tracer | None = None
-        self._trace_gate = _SHUT
+        self._parts = parts
+        self._tracer = parts.tracer
+        self._trace_gate = parts.tracer.gate
         self._payload_log: PayloadLog | None = None
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
@@ -156,7 +181,6 @@ class ModelVersion:
         return True
 
     def release_memory(self) -> None:
-        """Return to the system the memory that it shares with processes and no request uses."""
         model = self._model
         if isinstance(model, SharingModel):
             model.release_memory()
@@ -173,7 +197,6 @@ class ModelVersion:
 
     @property
     def device_bytes(self) -> dict[str, int]:
-        """Bytes that it holds, by device of the server's ledger."""
         memory = self.memory  # read once: the unload sets it to None
         return memory.bytes if memory is not None else {}
 
@@ -193,7 +216,6 @@ class ModelVersion:
 
     @property
     def is_in_use(self) -> bool:
-        """True if a request, a sequence or a hold needs it."""
         sequences = self.sequences
         return bool(self.holds or self.in_flight or (sequences is not None and (sequences[0] or sequences[2])))
 
@@ -203,23 +225,18 @@ class ModelVersion:
 
     @property
     def directory(self) -> ModelDirectory:
-        """Its files. Only while it serves."""
         assert self._fetched is not None
         return self._fetched.directory
+
+    def note_files(self, directory: ModelDirectory) -> None:
+        self.content = ContentDigest(directory, self.version)
 
     def configure(self, config: ModelConfig, spec: ModelSpec) -> None:
         self.config = config
         self.spec = spec
         self._validator = RequestValidator(spec)
-
-    def trace_with(self, tracer: Tracer) -> None:
-        """Have its requests traced, as the settings of `tracer` say."""
-        self._tracer = tracer
-        self._trace_gate = tracer.gate
-
-    def log_with(self, payload_log: PayloadLog | None) -> None:
-        """Have its requests recorded in `payload_log`, before it serves. None: they are not."""
-        self._payload_log = payload_log
+        log = self._parts.payload_log
+        self._payload_log = log if log is not None and switch(config, PAYLOAD_LOG, default=True) else None
 
     def serve(
         self,
@@ -242,7 +259,6 @@ class ModelVersion:
         self.state.move(ModelState.READY)
 
     def fail(self, error: ServerError) -> None:
-        """LOADING -> UNAVAILABLE with the error as the reason."""
         self.load_seconds = time.monotonic() - self._started
         self.ran_out_of_memory = isinstance(error, OutOfMemory)
         self.hint = error.hint or ""
@@ -351,7 +367,7 @@ class ModelVersion:
         """Check and queue a request. An error, of any class, is a response. See ServedModel."""
         scheduler, validator = self._scheduler, self._validator
         try:
-            if self._trace_gate.is_open and self._tracer is not None:
+            if self._trace_gate.is_open:
                 self._tracer.begin(pending, self.name, self.version, is_composed=bool(self.steps))
             if self._payload_log is not None:
                 self._payload_log.begin(pending, self.name, self.version)
@@ -360,8 +376,7 @@ class ModelVersion:
             request = pending.request
             if request.needs_regions:
                 assert isinstance(request, RegionRequest)
-                assert self._regions is not None
-                attach(pending, request, self._regions)
+                attach(pending, request, self._parts.regions)
             pending.batch_size, pending.batch_key = validator.check(request)
             pending.start_ns = time.monotonic_ns()
             scheduler.submit(pending)

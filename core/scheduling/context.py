@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from trident.core.backends.backend import BackendInstance
-from trident.core.config.ensemble import EnsembleStep
+from trident.core.config.ensemble import PRESERVE_ORDER, EnsembleStep, ensemble_steps
+from trident.core.config.resolve import initial_states, switch
+from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.inference.pending_request import PendingRequest, deliver
 from trident.core.inference.response import InferenceResponse
@@ -63,3 +66,14 @@ class SchedulingContext:
     backlog_delay_until: int = 0
     respond: Respond = deliver
     refuse: Respond = deliver
+
+    def configure(self, config: ModelConfig, directory: Path, models: Sequence[StepModel]) -> None:
+        """Take over what only sequences and ensembles need; `models` are those of the ensemble's steps.
+
+        Raises ConfigInvalid if the initial states of sequences cannot be read.
+        """
+        if self.spec.sequence is not None:
+            self.initial_states = initial_states(config, self.spec.sequence.states, directory)
+        self.steps = tuple(zip(ensemble_steps(config), models, strict=True))
+        self.max_in_flight = config.ensemble_scheduling.max_inflight_requests
+        self.preserves_order = switch(config, PRESERVE_ORDER, default=True)

@@ -5,6 +5,7 @@ Source: docs/spec/schedulers.md section 3.6.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from trident.core.config.placement import Placement, ResourceNeed
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.statistics import ResourceMetrics
 from trident.core.options import ResourceLimit
+
+_log = logging.getLogger("trident.lifecycle")
 
 
 class Resource(NamedTuple):
@@ -377,10 +380,20 @@ class InstanceReservations:
         self._limiter = limiter
         self._lock = threading.Lock()
         self._reservations: dict[int, Reservation] = {}  # by the identity of the instance; guarded by the lock
+        self._has_warned = False
 
     def add(self, instance: BackendInstance, model: str) -> None:
         """Let the limiter know a new instance. Raises ConfigInvalid if it needs more than there can be."""
-        reservation = self._limiter.add(instance.placement, model) if self._limiter is not None else None
+        if self._limiter is None:
+            if instance.placement.limit.needs and not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "model '%s' has a rate_limiter, but the server has none: start it with "
+                    "--rate-limit=execution_count",
+                    model,
+                )
+            return
+        reservation = self._limiter.add(instance.placement, model)
         if reservation is not None:
             with self._lock:
                 self._reservations[id(instance)] = reservation

@@ -34,8 +34,7 @@ from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import MemoryLedger
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import EngineParts
-from trident.core.lifecycle.version import ModelVersion
+from trident.core.lifecycle.version import EngineParts, ModelVersion
 from trident.core.observability.hardware import HardwareGauges
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.statistics import ModelProcessMetrics

@@ -43,7 +43,7 @@ def difference(model: onnx.ModelProto, config: str, folder: Path, request: Golde
     message = BEGINNING
     with serving(model, config, folder) as served:
         try:
-            check_golden(served.instance, served.spec, RequestValidator(served.spec).check, [request])
+            check_golden(served.instance, served.spec, RequestValidator(served.spec).check, request)
         except ModelLoadFailed as error:
             message = error.message
     assert message.startswith(BEGINNING)

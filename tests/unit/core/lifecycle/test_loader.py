@@ -21,12 +21,12 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 )
 from trident.core.backends.backend import LoadContext
 from trident.core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory, ServerError
-from trident.core.lifecycle.attempt import LoadAttempt
-from trident.core.lifecycle.loader import LoadSlots, ModelLoader, Prepared
+from trident.core.lifecycle.attempt import LoadAttempt, LoadSlots
+from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import EngineParts
+from trident.core.lifecycle.reader import Prepared
 from trident.core.lifecycle.state import UNLOADED, LoadCause, LoadCounts
-from trident.core.lifecycle.version import ModelVersion
+from trident.core.lifecycle.version import EngineParts, ModelVersion
 from trident.core.repository.repository import ModelDirectory
 from trident.core.repository.sources import Fetched, LocalSource, Located, ModelKey, SourceFile
 
@@ -101,7 +101,7 @@ def test_instances_are_closed_when_a_later_one_fails(source: CountingSource) -> 
     write(source.path, "m", 1, config=MORE_INSTANCES)
     backend = OneInstance()
     loader = loader_of(backend)
-    version = load(loader, loader.prepare(located(source)))
+    version = load(loader, loader.reader.prepare(located(source)))
     assert version.state.reason == "Internal: no memory"
     (model,) = backend.models
     assert model.is_closed
@@ -114,7 +114,7 @@ def test_a_load_is_retried_as_often_as_the_options_allow(source: CountingSource)
     for retries, reason in ((1, "Internal: a bug"), (2, "Internal: KeyError"), (3, UNLOADED)):
         backend = Flaky(*failures)
         loader = loader_of(backend, load_retries=retries)
-        version = load(loader, loader.prepare(located(source)))
+        version = load(loader, loader.reader.prepare(located(source)))
         assert version.state.reason == reason
         assert len(backend.loads) == retries + 1
 

@@ -21,7 +21,6 @@ from trident.core.errors import OutOfMemory
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.http.admin import repository_index_json
 from trident.core.lifecycle.idle_memory import IdleMemory
-from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.memory import (
     CPU,
     Holding,
@@ -32,7 +31,7 @@ from trident.core.lifecycle.memory import (
     reserve_of,
 )
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, MemoryShare
-from trident.core.lifecycle.parts import EngineParts
+from trident.core.lifecycle.reader import ModelReader
 from trident.core.observability.hardware import resident_bytes, trim_heap
 from trident.core.observability.metrics.families import metric_families
 from trident.core.observability.statistics import MetricsOptions
@@ -95,7 +94,6 @@ def test_memory_is_measured_without_limits() -> None:
 def test_the_measured_size_counts_at_the_next_load() -> None:
     machine = Machine()
     machine.load("a", GIB, takes=5 * GIB).release()
-    assert machine.ledger.taken("a") == {GPU: 5 * GIB}
     with pytest.raises(OutOfMemory, match="needs about 5,120 MiB"):
         machine.load("a", GIB)
 
@@ -257,10 +255,9 @@ def test_a_model_needs_its_weights_on_each_gpu_that_it_has_instances_on(
 ) -> None:
     folder = write(tmp_path, "m", 1, config=BASIC + groups)
     registry = BackendRegistry({}, gpu_ids=(0, 1), makers={"fake": lambda settings: OnGpus()})
-    ledger = MemoryLedger(lambda devices: {}, {GPU: "", "gpu:1": ""})
-    loader = ModelLoader(EngineOptions(repositories=()), registry, EngineParts(memory=ledger))
     directory = ModelDirectory("m", folder)
-    assert loader._need_of(directory, read_config(directory), 1) == dict.fromkeys(devices, 400 * MIB)
+    need = ModelReader(EngineOptions(repositories=()), registry).least_need
+    assert need(directory, read_config(directory), 1, {GPU, "gpu:1"}) == dict.fromkeys(devices, 400 * MIB)
 
 
 # --- the arena on the CPU in the place of one on a GPU

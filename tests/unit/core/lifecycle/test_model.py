@@ -34,9 +34,8 @@ from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Content, Model, ReloadPlan, Unloads, plan_reload
 from trident.core.lifecycle.models import Models, find_steps
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.parts import EngineParts
 from trident.core.lifecycle.state import UNLOADED, ModelState
-from trident.core.lifecycle.version import ModelVersion
+from trident.core.lifecycle.version import EngineParts, ModelVersion
 from trident.core.repository.sources import LocalSource, Located, ModelKey, SourceFile
 
 PLAN_CONFIG = 'backend: "onnxruntime" max_batch_size: 8 '
