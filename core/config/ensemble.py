@@ -39,7 +39,6 @@ class EnsembleStep:
 
     @property
     def results(self) -> frozenset[str]:
-        """The tensors of the ensemble that the step writes."""
         return frozenset(tensor for _, tensor in self.outputs)
 
 
@@ -104,7 +103,6 @@ def needed_steps(steps: Sequence[EnsembleStep], outputs: Iterable[str]) -> tuple
 
 
 def ensemble_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    """The problems of an ensemble, or of ensemble settings of a model that is not an ensemble."""
     has_scheduling = config.HasField("ensemble_scheduling")
     if not is_ensemble(config):
         if has_scheduling:
@@ -265,7 +263,6 @@ def may_match(dims: Shape, others: Shape) -> bool:
 def _map_problems(
     ensemble: str, path: str, step: EnsembleStep, model: ModelSpec, known: dict[str, _Tensor]
 ) -> Iterator[Problem]:
-    """The problems of the map at `path`. Adds the tensors that are new to `known`."""
     side, pairs, direction = "input", step.inputs, "is mapping to"
     tensors: Mapping[str, InputSpec | OutputSpec] = model.inputs
     if path.endswith("output_map"):
@@ -323,7 +320,6 @@ class KnownModels:
         self._steps: dict[str, tuple[EnsembleStep, ...]] = {}
 
     def note_name(self, name: str) -> None:
-        """There is a model of this name, valid or not."""
         self._names.add(name)
 
     def note(self, config: ModelConfig, spec: ModelSpec) -> None:
@@ -334,17 +330,10 @@ class KnownModels:
 
     @property
     def ensembles(self) -> list[tuple[ModelSpec, Sequence[EnsembleStep]]]:
-        """The ensembles whose own configuration is valid, with their steps, by name."""
         return [(self._specs[name][max(self._specs[name])], steps) for name, steps in sorted(self._steps.items())]
 
     def problems(self) -> dict[str, list[Problem]]:
-        """The problems of the ensembles with the models of their steps, by ensemble, without those that have none."""
-        found: dict[str, list[Problem]] = {}
-        for name in sorted(self._steps):
-            problems = self._problems(name)
-            if problems:
-                found[name] = problems
-        return found
+        return {name: problems for name in sorted(self._steps) if (problems := self._problems(name))}
 
     def _problems(self, name: str) -> list[Problem]:
         cycle = self._cycle(name)
@@ -364,7 +353,6 @@ class KnownModels:
         return list(dict.fromkeys(composed))
 
     def _missing(self, ensemble: str, step: EnsembleStep) -> str:
-        """Why a step has no model; "" if it has one."""
         depends = f"ensemble '{ensemble}' depends on '{step.model}' "
         if step.model not in self._names:
             return f"ensemble {ensemble} contains models that are not available or ambiguous: {step.model}"
@@ -382,7 +370,6 @@ class KnownModels:
         return replace(spec, decoupled=self._is_decoupled(step.model))
 
     def _is_decoupled(self, name: str) -> bool:
-        """Return true for a decoupled model, and for an ensemble that runs one."""
         seen, waiting = {name}, [name]
         while waiting:
             model = waiting.pop()

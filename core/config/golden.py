@@ -66,7 +66,6 @@ class GoldenRequest:
     expected: tuple[ExpectedOutput, ...]
 
     def inference_request(self, spec: ModelSpec) -> InferenceRequest:
-        """A new request for the version that `spec` describes, not yet validated."""
         inputs = [
             InputTensor(tensor.name, tensor.datatype.name, tensor.array.shape, tensor.array) for tensor in self.inputs
         ]
@@ -130,7 +129,6 @@ def as_numbers(array: Array, datatype: Datatype) -> Array:
 
 
 def _array(datatype: Datatype, values: list[object], shape: Shape, path: str) -> Array:
-    """The array of `values`, which are flat or nested according to `shape`."""
     given = np.array(values, object)
     count = element_count(shape)
     if given.size != count or (given.ndim > 1 and given.shape != shape):
@@ -307,7 +305,6 @@ def _read(model_directory: Path, name: str, spec: ModelSpec, version: int) -> Go
 
 
 def _name(fields: Fields, kind: str, known: Collection[str]) -> str:
-    """The name in `fields`, which must be one of `known`."""
     name = fields.text("name")
     if name not in known:
         raise Malformed(f"{fields.path_of('name')}: the model has no {kind} {shown(name)}", hint=nearest(name, known))
@@ -392,7 +389,6 @@ class Fields:
         return name in self._values
 
     def value(self, name: str) -> object:
-        """Raises Malformed if the field is missing."""
         if name not in self._values:
             raise Malformed(f"{self.path_of(name)}: missing")
         return self._values[name]
@@ -410,7 +406,6 @@ class Fields:
         return value
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """A list of non-negative integers."""
         integers = []
         for index, value in enumerate(self.elements(name)):
             if type(value) is not int or value < 0:  # in Python a bool is an int

@@ -117,7 +117,6 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
 
 
 def is_hub_folder(files: Collection[str]) -> bool:
-    """Return true for the names in a folder of the Hugging Face Hub that is a model without code of its own."""
     return bool(_hub_backend(files))
 
 

@@ -49,7 +49,6 @@ DECOUPLED = "'decoupled' transaction policy"
 
 
 def cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
-    """The problem of a response cache for a model with `what`."""
     text = (
         f"Response Cache does not currently support model {model_name} with {what}. Please disable the response cache."
     )

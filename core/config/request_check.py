@@ -177,7 +177,6 @@ class RequestValidator:
         return f"the inputs are: {', '.join(names)}"
 
     def _check_batch(self, request: InferenceRequest, inputs: Inputs) -> int:
-        """The number of items, which must be the same for all inputs."""
         spec = self._spec
         batch: int | None = None
         for tensor in reversed(inputs):

@@ -151,7 +151,6 @@ _ID = _Control.CONTROL_SEQUENCE_CORRID
 
 
 def resolve_sequence_spec(config: ModelConfig) -> SequenceSpec | None:
-    """The sequences of a model; None for a model whose requests do not depend on each other."""
     if not config.HasField("sequence_batching"):
         return None
     batching = config.sequence_batching
@@ -220,7 +219,6 @@ def own_inputs(config: ModelConfig) -> list[str]:
 
 
 def own_outputs(config: ModelConfig) -> list[str]:
-    """The outputs of the graph that are states."""
     return [state.output_name for state in config.sequence_batching.state]
 
 
@@ -253,7 +251,6 @@ _TRUE, _FALSE = ("1", "true"), ("0", "false")
 
 
 def bucket_spec(config: ModelConfig) -> BucketSpec | None:
-    """The buckets of a validated configuration; None without any."""
     if not pads_batches(config):
         return None
     batch_sizes = sizes_of(parameter(config, BATCH_BUCKETS))
@@ -284,7 +281,6 @@ def switch(config: ModelConfig, name: str, default: bool = False) -> bool:
 
 
 def switch_problems(config: ModelConfig, name: str, hint: str) -> list[Problem]:
-    """The problem of a parameter that should be true or false."""
     text = parameter(config, name)
     if name not in config.parameters or text.lower() in _SWITCH:
         return []
@@ -292,7 +288,6 @@ def switch_problems(config: ModelConfig, name: str, hint: str) -> list[Problem]:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """The names in a list with commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
@@ -346,7 +341,6 @@ _NS_PER_MS = 1_000_000
 
 
 def target_p99_ns(config: ModelConfig) -> int:
-    """The target of a valid configuration, 0 without one."""
     return round(_target_ms(config) * _NS_PER_MS) if TARGET_P99 in config.parameters else 0
 
 
@@ -385,7 +379,6 @@ def latency_target_problems(config: ModelConfig, *, completed: bool) -> list[Pro
 
 
 def _target_ms(config: ModelConfig) -> float:
-    """Return NaN for an invalid number."""
     try:
         return float(parameter(config, TARGET_P99))
     except ValueError:
@@ -400,7 +393,6 @@ IDLE_SECS = "IDLE_SECS"
 
 
 def is_pinned(config: ModelConfig) -> bool:
-    """Return whether it is never let go."""
     return switch(config, PINNED)
 
 
@@ -432,7 +424,6 @@ DESPITE_TRIAL = "BATCH_DESPITE_TRIAL"
 
 
 def batches_despite_trial(config: ModelConfig) -> bool:
-    """Return true if requests are batched although a trial has shown that the graph mixes them."""
     return switch(config, DESPITE_TRIAL)
 
 
@@ -495,7 +486,6 @@ class WarmupSample:
         return InferenceRequest(spec.name, inputs, model_version=spec.version)
 
     def failure(self, message: str) -> str:
-        """The reason of a version that failed at this sample with `message`."""
         return f"failed to run warmup sample '{self.name}': {message}; "
 
 

@@ -74,7 +74,6 @@ def datatype_of(data_type: int) -> Datatype | None:
 
 
 def data_type_of(row: Datatype | None) -> DataType:
-    """Return the value of a `data_type` field for a row of the datatype table; TYPE_INVALID without one."""
     return cast("DataType", row.config_number if row else 0)
 
 

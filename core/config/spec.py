@@ -71,12 +71,10 @@ class BatchingSpec:
 
     @property
     def policies(self) -> tuple[QueuePolicy, ...]:
-        """The policies that a request may have."""
         return (self.default_policy, *self.level_policies.values())
 
     @property
     def may_expire(self) -> bool:
-        """True if requests may be rejected because of their timeout."""
         return any(policy.default_timeout_ns and not policy.delay_on_timeout for policy in self.policies)
 
 
@@ -133,7 +131,6 @@ class ModelSpec:
 
     @property
     def preserves_ordering(self) -> bool:
-        """True if responses are sent in the order in which the requests arrived."""
         return any(part is not None and part.preserve_ordering for part in (self.batching, self.sequence))
 
     def separated(self) -> ModelSpec:

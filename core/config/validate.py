@@ -116,7 +116,6 @@ def validate_model_config(
 
 
 def agent_problems(config: ModelConfig) -> Iterator[Problem]:
-    """The problems of the repository agents, without those of the files that they name."""
     for index, agent in enumerate(config.model_repository_agents.agents):
         path = f"model_repository_agents.agents[{index}]"
         if agent.name != "checksum":
@@ -176,7 +175,6 @@ def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = T
 
 
 def batch_tensor_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    """The problems of `batch_input` and `batch_output` of a completed `config`."""
     inputs = {entry.name: entry for entry in config.input}
     outputs = {entry.name: entry for entry in config.output}
     for index, entry in enumerate(config.batch_input):
@@ -306,7 +304,6 @@ def _source_problems(
 
 
 def _kind(entry: BatchInput | BatchOutput | ModelSequenceBatching.Control) -> str:
-    """The name of a kind; its number if it has none."""
     kinds = type(entry).Kind
     return kinds.Name(entry.kind) if entry.kind in kinds.values() else str(entry.kind)
 
@@ -360,7 +357,6 @@ def _dynamic_batching_problems(config: ModelConfig, model_name: str) -> Iterator
 
 
 def _preferred_size_problems(path: str, text: str, sizes: Sequence[int], config: ModelConfig) -> Iterator[Problem]:
-    """`text` says what the sizes must be."""
     if any(size <= 0 for size in sizes):
         yield Problem(path, text.format("positive"))
     limit = config.max_batch_size
@@ -378,7 +374,6 @@ _FLAG_HINT = "for example: int32_false_true: [ 0, 1 ]"
 
 
 def sequence_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    """The problems of the sequence batcher."""
     if not config.HasField("sequence_batching"):
         return
     suffix = f" for {model_name}"
@@ -550,7 +545,6 @@ _REFERENCE_BYTES = 8  # of a string
 
 
 def count_problems(config: ModelConfig) -> Iterator[Problem]:
-    """The problems of counts and sizes of a normalised `config` that are too large to load it."""
     instances = [0 if group.passive else group.count * max(1, len(group.gpus)) for group in config.instance_group]
     executions = [max(1, sample.count) if sample.batch_size else 0 for sample in config.model_warmup]
     requests = [each * sample.batch_size for each, sample in zip(executions, config.model_warmup, strict=True)]
@@ -599,7 +593,6 @@ _KINDS_BY_ITEM = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATT
 
 
 def bucket_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    """The problems of the buckets of a completed `config` whose other fields are valid."""
     if not pads_batches(config):
         return
     wrong_sizes = [
@@ -701,7 +694,6 @@ def _pad_value_problems(config: ModelConfig, variable: dict[str, ModelInput], mo
 
 
 def _shape_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    """Inputs and outputs that have no fixed shape in any bucket."""
     for index, entry in enumerate(config.input):
         if entry.allow_ragged_batch:
             text = f"input '{entry.name}' is ragged, and batch buckets cannot pad it, for {model_name}"
@@ -775,7 +767,6 @@ def validate_against_signature(config: ModelConfig, signature: ModelSignature, m
 
 
 def control_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
-    """Every contradiction between the controls of a validated `config` and `signature`, with Triton's texts."""
     sequence = resolve_sequence_spec(config)
     if sequence is None:
         return
@@ -977,7 +968,6 @@ def _unexpected(side: str, name: str, tensors: Iterable[TensorSignature], path: 
 
 
 def settings_without_effect(written: ModelConfig) -> list[Problem]:
-    """Return a problem for each setting without effect, in order; `written` is the configuration as written."""
     return [problem for is_set, problem in _without_effect(written) if is_set]
 
 

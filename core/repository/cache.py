@@ -135,7 +135,6 @@ def _is_intact(file: Path, location: str, stored: StoredObject) -> bool:
 
 
 def _rename(source: Path, target: Path) -> bool:
-    """Rename a folder; False if `target` already exists."""
     try:
         source.rename(target)
     except OSError as error:
@@ -172,7 +171,6 @@ class CacheContents:
         self.used += sum(_allocated(status) for _, status in self._parts)
 
     def shrink(self, limit: int) -> None:
-        """Remove the least recently used entries until `used` is at most `limit` or no entry may be removed."""
         if self.used <= limit:
             return
         for _, remove in sorted(self._candidates(), key=lambda candidate: candidate[0]):
@@ -181,7 +179,6 @@ class CacheContents:
                 return
 
     def removable(self) -> int:
-        """Return the bytes of the entries that may be removed now."""
         held: set[int] = set()
         for path, _ in _entries(self._models):
             if path.suffix == LOCK_SUFFIX:
@@ -370,7 +367,6 @@ class ModelCache:
             self._shrink(self.max_bytes - needed)
 
     def trim(self) -> None:
-        """Evict entries until the cache is within `max_bytes`, except those in use."""
         try:
             with self._evicting:
                 self._shrink(self.max_bytes)
@@ -475,7 +471,6 @@ def no_space(directory: Path, needed: int, free: int, why: str = "no space left 
 
 
 def disk_failure(error: OSError, directory: Path, needed: int) -> RepositoryUnavailable:
-    """Return the exception for an error of the model cache in `directory`, which had `needed` bytes to write."""
     if is_full(error):
         return no_space(directory, needed, free_bytes(directory), error.strerror or str(error))
     return RepositoryUnavailable(f"failed to use the model cache in {directory}: {error.strerror or error}")
@@ -483,7 +478,6 @@ def disk_failure(error: OSError, directory: Path, needed: int) -> RepositoryUnav
 
 @contextmanager
 def disk_failures(directory: Path, needed: int = 0) -> Iterator[None]:
-    """Turn each OSError of the block into `disk_failure`."""
     try:
         yield
     except OSError as error:

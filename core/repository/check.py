@@ -142,7 +142,6 @@ def _check_versions(
 
 
 def _config_problems(done: Completion) -> list[Problem]:
-    """Return the problems of a configuration, including those of inputs and outputs that were not validated."""
     problems = list(done.problems)
     if not done.validated:
         problems += tensor_problems(done.config, done.config.name, completed=False)
@@ -154,7 +153,6 @@ def _config_problems(done: Completion) -> list[Problem]:
 def _version_problems(
     check: ModelCheck, directory: ModelDirectory, version: int, done: Completion, backends: BackendFacts
 ) -> Iterator[Problem]:
-    """Yield the problems that prevent the load of a version, apart from its golden requests."""
     config, path = done.config, version_path(directory, version)
     try:
         read_labels(directory, config)
@@ -186,7 +184,6 @@ def _version_problems(
 
 
 def _golden_problems(directory: ModelDirectory, version: int, done: Completion, run: RunGolden | None) -> list[Problem]:
-    """Return the problems of the golden requests; the files are checked even if `run` is None."""
     spec = resolve_model_spec(done.config, version, {})
     try:
         golden = golden_requests(directory.path, spec, version)

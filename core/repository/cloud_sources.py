@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock, Semaphore
 from typing import TYPE_CHECKING, TypeVar
@@ -24,7 +24,6 @@ from trident.core.config.platforms import unused_in_hub_folder
 from trident.core.errors import RepositoryUnavailable, installation
 from trident.core.repository.cache import FileLock, ModelCache, Snapshot, disk_failure, is_full
 from trident.core.repository.location import Location, Scheme
-from trident.core.repository.opener import SourceOptions
 from trident.core.repository.progress import DownloadProgress, ModelDownload
 from trident.core.repository.repository import ModelDirectory, version_of
 from trident.core.repository.sources import Fetched, SourceFile, UsableNames
@@ -163,35 +162,6 @@ class ObjectFolder:
         if problem:
             raise RepositoryUnavailable(f"the objects in {self.location} cannot be stored: {problem}")
         return self._downloader.fetch(self._store, name, None, objects)
-
-
-class CloudOpener:
-    """Opens locations in object stores, which share one cache. SDKs are imported on first use. Any thread."""
-
-    def __init__(self, options: SourceOptions, progress: DownloadProgress) -> None:
-        """Makes the cache directory. Raises RepositoryUnavailable if it is unusable."""
-        self._credential_path = options.credential_path
-        self._downloader = Downloader(ModelCache(options.cache_directory, options.cache_bytes), progress)
-
-    def open(self, location: Location) -> ObjectStoreSource:
-        """Return the source at `location`. Raises what `SourceOpener.open` raises."""
-        return ObjectStoreSource(self._store(location, location), self._downloader)
-
-    def open_above(self, location: Location) -> ObjectStoreSource:
-        """Return the source of the folder around `location`'s prefix, with the credentials for `location`."""
-        outer, _, folder = location.prefix.rpartition("/")
-        above = replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
-        return ObjectStoreSource(self._store(above, location), self._downloader)
-
-    def open_folder(self, location: Location) -> ObjectFolder:
-        return ObjectFolder(self._store(location, location), self._downloader)
-
-    def stop(self) -> None:
-        """End the running downloads soon; none starts again."""
-        self._downloader.stop()
-
-    def _store(self, location: Location, credited: Location) -> ObjectStore:
-        return renewed_store(location, credited, self._credential_path)
 
 
 def renewed_store(location: Location, credited: Location, credential_path: str, *, writes: bool = False) -> ObjectStore:
@@ -340,7 +310,6 @@ class Downloader:
 
     @contextmanager
     def _running_fetch(self) -> Iterator[Event]:
-        """Yield the event that ends the fetch."""
         stop = Event()
         with self._lock:
             if self._stopped:
@@ -376,7 +345,6 @@ class Downloader:
         folder: Path,
         stop: Event,
     ) -> None:
-        """Put `contents` into `folder`, from the cache or from `store`."""
         missing: dict[str, StoredObject] = {}
         # Large objects first: the small ones then keep all threads busy until the end.
         for path, stored in sorted(contents.items(), key=lambda item: -item[1].size):
@@ -593,7 +561,6 @@ class Transfer:
         return start, min(self.wanted.size, start + self._fetch.downloader.part_bytes)
 
     def _keep(self, piece: bytes, reached: int, stop: int) -> int:
-        """Write a piece and return where the next one begins."""
         self._fetch.go_on()
         if reached + len(piece) > stop:
             raise TransientError("the storage sent more bytes than requested")
@@ -679,7 +646,6 @@ class ContentHash:
 
 
 def _difference(checksum: Checksum, made: ContentHash) -> str:
-    """Describe the difference; empty without one."""
     value = made.value()
     if value == checksum.value.lower():
         return ""

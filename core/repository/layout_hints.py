@@ -117,7 +117,6 @@ def _is_like_configuration(name: str) -> bool:
 
 
 def missing_file_hint(version: Path, config: ModelConfig, wanted: str) -> str | None:
-    """Return the hint for a version folder in which the backend did not find the file or folder `wanted`."""
     try:
         names = os.listdir(version)
     except OSError:
@@ -126,7 +125,6 @@ def missing_file_hint(version: Path, config: ModelConfig, wanted: str) -> str | 
 
 
 def no_models_hint(location: str) -> str:
-    """Return the hint for a repository without model folders. Only a local one is examined."""
     step = "make a folder for each model, with a folder for each version"
     try:
         names = [name for name in os.listdir(location) if not name.startswith(".")]

@@ -167,7 +167,6 @@ def _version_and_name(path: str) -> tuple[int, str] | None:
 
 
 def _by_folder(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Return the paths below each sub-folder."""
     found: dict[str, list[str]] = {}
     for path in paths:
         folder, slash, rest = path.partition("/")
@@ -233,7 +232,6 @@ class AnyLayoutSource:
         return self._source().fetch(model, files, version)
 
     def _content(self) -> str:
-        """Describe the content of the folder."""
         files = self._parent.files(self._folder) or ()
         names = sorted({file.path.partition("/")[0] for file in files})
         if not names:

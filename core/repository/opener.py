@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trident.core.repository.layouts import AnyLayoutSource
-from trident.core.repository.location import Scheme, parse_location
+from trident.core.repository.location import Location, Scheme, parse_location
 from trident.core.repository.progress import DownloadProgress
 from trident.core.repository.sources import LocalSource, Source
 
 if TYPE_CHECKING:
-    from trident.core.repository.cloud_sources import CloudOpener, ObjectFolder
+    from trident.core.repository.cloud_sources import Downloader, ObjectFolder
     from trident.core.repository.signature import SigningKey
 
 
@@ -47,7 +47,7 @@ class SourceOpener:
         self.progress = DownloadProgress()
         self._options = options
         self._lock = threading.Lock()
-        self._clouds: CloudOpener | None = None
+        self._downloader: Downloader | None = None
 
     def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
         """Return the source at `text`, without asking its storage.
@@ -66,13 +66,19 @@ class SourceOpener:
             return AnyLayoutSource(
                 self._signed(LocalSource(path.parent)), path.name, local, name=single_model, required=True
             )
-        clouds = self._cloud_opener()
-        source = self._signed(clouds.open(location))
+        source = self._in_store(location, location)
         if not any_layout or not location.prefix:
             return source
-        folder = location.prefix.rpartition("/")[2]
-        above = self._signed(clouds.open_above(location))
-        return AnyLayoutSource(above, folder, source, name=single_model, required=True)
+        outer, _, folder = location.prefix.rpartition("/")
+        around = replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
+        return AnyLayoutSource(self._in_store(around, location), folder, source, name=single_model, required=True)
+
+    def _in_store(self, location: Location, credited: Location) -> Source:
+        """Return the source at `location`, with the credentials for `credited`."""
+        from trident.core.repository.cloud_sources import ObjectStoreSource, renewed_store
+
+        store = renewed_store(location, credited, self._options.credential_path)
+        return self._signed(ObjectStoreSource(store, self._shared_downloader()))
 
     def _signed(self, source: Source) -> Source:
         if self._key is None:
@@ -83,19 +89,25 @@ class SourceOpener:
 
     def open_folder(self, text: str) -> ObjectFolder:
         """Return the folder at `text`, in an object store, without asking it. Raises what `open` raises."""
-        return self._cloud_opener().open_folder(parse_location(text))
+        from trident.core.repository.cloud_sources import ObjectFolder, renewed_store
+
+        location = parse_location(text)
+        store = renewed_store(location, location, self._options.credential_path)
+        return ObjectFolder(store, self._shared_downloader())
 
     def stop(self) -> None:
         """End the running downloads soon; none starts again."""
         with self._lock:
-            clouds = self._clouds
-        if clouds is not None:
-            clouds.stop()
+            downloader = self._downloader
+        if downloader is not None:
+            downloader.stop()
 
-    def _cloud_opener(self) -> CloudOpener:
-        from trident.core.repository.cloud_sources import CloudOpener  # for servers with an object store only
+    def _shared_downloader(self) -> Downloader:
+        from trident.core.repository.cache import ModelCache
+        from trident.core.repository.cloud_sources import Downloader  # for servers with an object store only
 
         with self._lock:
-            if self._clouds is None:
-                self._clouds = CloudOpener(self._options, self.progress)
-            return self._clouds
+            if self._downloader is None:
+                cache = ModelCache(self._options.cache_directory, self._options.cache_bytes)
+                self._downloader = Downloader(cache, self.progress)
+            return self._downloader

@@ -59,7 +59,6 @@ class DownloadProgress:
             return self._snapshot(self._clock())
 
     def found(self, title: str, objects: int) -> None:
-        """Count a model whose `objects` were all in the cache."""
         with self._lock:
             self._hits += objects
         _log.debug("%s is in the cache: %s", title, _objects_text(objects))
@@ -102,7 +101,6 @@ class DownloadProgress:
         )
 
     def add(self, *, received: int = 0, objects: int = 0, retries: int = 0) -> None:
-        """Add to the totals of the process."""
         with self._lock:
             self._bytes += received
             self._objects += objects
@@ -157,7 +155,6 @@ class ModelDownload:
         self._lock = threading.Lock()
 
     def received(self, size: int) -> None:
-        """Count `size` bytes received from the storage."""
         with self._lock:
             self.bytes_done += size
             self.bytes_received += size
@@ -170,7 +167,6 @@ class ModelDownload:
             self.bytes_done -= size
 
     def finished(self) -> None:
-        """Count one object as complete."""
         with self._lock:
             self.objects_done += 1
         self._progress.add(objects=1)
@@ -180,7 +176,6 @@ class ModelDownload:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes as text, in decimal units."""
     scaled, unit = float(size), 0
     while scaled >= 999.5 and unit < len(_UNITS) - 1:
         scaled, unit = scaled / 1000, unit + 1

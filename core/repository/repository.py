@@ -57,7 +57,6 @@ class ModelDirectory:
 
 
 def scan_repository(path: Path) -> list[ModelDirectory]:
-    """Return the sub-directories of `path` that may be models. Raises what `model_names` raises."""
     return [ModelDirectory(name, path / name) for name in model_names(path) if not is_passed_over(name)]
 
 
@@ -85,7 +84,6 @@ def model_names(path: Path) -> list[str]:
 
 
 def no_directory(path: Path) -> RepositoryUnavailable:
-    """The error for a repository that is not a directory."""
     is_file = path.is_file()
     hint = f"{path} is a file: `trident import` makes a model of it" if is_file else f"there is no directory {path}"
     return RepositoryUnavailable("repository path is not a valid directory", hint=hint)
@@ -102,7 +100,6 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def chmod_hint(path: Path | str) -> str:
-    """Return the cure for a file or folder that this user may not read."""
     return f"user {os.geteuid()} may not read it: chmod -R a+rX {path}"
 
 

@@ -153,7 +153,6 @@ def _read_key(path: Path) -> bytes:
 
 
 def _encoded(kind: str, payload: bytes) -> bytes:
-    """The signed bytes of a document: DSSE's encoding of its type and content."""
     return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(payload), payload)
 
 

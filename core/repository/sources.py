@@ -44,7 +44,6 @@ class SourceFile:
 
 
 def size_of(files: Iterable[SourceFile], versions: Iterable[int]) -> int:
-    """The bytes of the files of these versions of a model."""
     wanted = set(versions)
     return sum(file.size for file in files if version_of(file.path) in wanted)
 
@@ -107,7 +106,6 @@ class UsableNames:
         self._refused: frozenset[str] = frozenset()
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """Return the usable names, sorted."""
         listed = frozenset(names)
         problems = {name: problem for name in listed if (problem := self._problem(name))}
         passed_over = {name for name in listed - problems.keys() if is_passed_over(name)}

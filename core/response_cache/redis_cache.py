@@ -56,7 +56,6 @@ class CircuitBreaker:
         self._closed_at_s: float | None = None
 
     def note_late(self, count: int) -> None:
-        """Count look-ups that have exceeded their budget."""
         with self._lock:
             self.late_in_a_row += count
             if self.late_in_a_row < MOST_LATE:
@@ -77,7 +76,6 @@ class CircuitBreaker:
         )
 
     def close(self) -> None:
-        """Use Redis again."""
         with self._lock:
             self.late_in_a_row = 0
             if not self.is_open:
@@ -119,7 +117,6 @@ class DamagedAnswer(ValueError):
 
 
 def encode(name: bytes, response: CachedResponse) -> bytes | None:
-    """Return the value to store under `name`; None for a response that is too large."""
     outputs = [[each, datatype, shape, end - start] for each, datatype, shape, start, end in response.layout.entries]
     head = json.dumps([outputs, response.parameters or {}], separators=(",", ":")).encode()
     content = response.content
@@ -241,7 +238,6 @@ class LookUps:
         return look_up
 
     def take(self, count: int) -> list[PendingLookUp]:
-        """Take at most `count` look-ups that have not ended, the oldest first; each is taken once."""
         taken: list[PendingLookUp] = []
         with self._lock:
             while self._untaken and len(taken) < count:
@@ -261,14 +257,12 @@ class LookUps:
         return on_found
 
     def end_all(self) -> None:
-        """End all look-ups as not found."""
         with self._lock:
             waiting = list(self._open)
         for look_up in waiting:
             look_up.give_up()
 
     def close(self) -> None:
-        """End all look-ups, and the thread."""
         self._closed.set()
         with self._lock:
             self._added.notify()
@@ -457,7 +451,6 @@ class RedisCache:
             self._log_once(f"the response cache at {self._options.address} stores no more answers: {errors[0]}")
 
     def _values(self) -> list[tuple[bytes, bytes]]:
-        """Take some of the answers to write, by name."""
         taken: list[tuple[bytes, CachedResponse]] = []
         with self._work:
             while self._unwritten and len(taken) < _WRITTEN_AT_ONCE:
@@ -507,7 +500,6 @@ class RedisCache:
             self._faults[fault] += count
 
     def _log_once(self, text: str) -> None:
-        """Log a warning that would repeat with every request."""
         with self._work:
             if text in self._logged or len(self._logged) > _READ_AT_ONCE:
                 return

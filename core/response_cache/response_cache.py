@@ -63,7 +63,6 @@ class CachedResponse:
         return cls(layout, content, lasting or None)
 
     def answer(self, request: InferenceRequest, name: str, version: int) -> InferenceResponse:
-        """Make the response of `name` and `version` of a model to `request`."""
         parameters = None if self.parameters is None else self.parameters.copy()
         outputs = PackedOutputs(self.layout, memoryview(self.content))
         return InferenceResponse(name, version, outputs, id=request.id, parameters=parameters)
@@ -75,7 +74,6 @@ def block_size(nbytes: int) -> int:
 
 
 def layout_size(layout: TensorLayout) -> int:
-    """Return the memory of a layout in bytes."""
     size = getsizeof(layout) + getsizeof(layout.entries)
     for entry in layout.entries:
         _, _, shape, start, end = entry
@@ -331,5 +329,4 @@ class LocalCache:
 
 
 def _size(key: bytes, response: CachedResponse) -> int:
-    """Return the memory of one entry in bytes, without its layout."""
     return block_size(getsizeof(key)) + response.nbytes
