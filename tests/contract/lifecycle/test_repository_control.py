@@ -26,13 +26,11 @@ from tests.contract.lifecycle.changing_models import (
     WIDTH,
     Gate,
     add_scaled,
-    base64_of,
     factor_of,
     index,
     load,
     scaled,
     state,
-    unload,
 )
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import assert_still_serves, link_models
@@ -116,25 +114,6 @@ def test_client_controls_a_model_whose_name_is_encoded_in_paths(server: ServerPr
         until(lambda: index(server, name) == [GONE], "not unloaded")
 
 
-def test_given_configuration_lasts_until_the_unload(server: ServerProcess, client: Any, model: Path) -> None:
-    client.load_model(model.name)
-    client.load_model(model.name, config=OVERRIDE)
-    assert client.get_model_config(model.name)["max_batch_size"] == 3
-    client.load_model(model.name)
-    assert client.get_model_config(model.name)["max_batch_size"] == 3
-    client.unload_model(model.name)
-    until(lambda: index(server, model.name) == [GONE], "not unloaded")
-    client.load_model(model.name)
-    assert client.get_model_config(model.name)["max_batch_size"] == 8
-
-
-def test_newer_file_replaces_the_given_configuration(client: Any, model: Path) -> None:
-    client.load_model(model.name, config=OVERRIDE)
-    (model / "config.pbtxt").write_text("max_batch_size: 5")
-    client.load_model(model.name)
-    assert client.get_model_config(model.name)["max_batch_size"] == 5
-
-
 def test_given_files_replace_the_directory_until_a_plain_load(
     server: ServerProcess, client: Any, model: Path, temporary: Path
 ) -> None:
@@ -148,14 +127,6 @@ def test_given_files_replace_the_directory_until_a_plain_load(
     (model / "2" / "model.onnx").write_bytes(scaled(6.0).SerializeToString())
     client.load_model(model.name)
     assert factor_of(server, model.name) == 6.0
-    until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
-
-
-def test_given_files_need_no_directory(server: ServerProcess, client: Any, temporary: Path) -> None:
-    client.load_model("of_air", config=OVERRIDE, files={"file:1/model.onnx": scaled(9.0).SerializeToString()})
-    assert factor_of(server, "of_air") == 9.0
-    assert unload(server, "of_air") == (200, "")
-    until(lambda: not index(server, "of_air"), "it is still in the index")
     until(lambda: not found_below(temporary, "trident-override-*"), "the files of the request are still there")
 
 
@@ -175,24 +146,11 @@ def test_failed_load_and_calls_after_it_hint_at_the_cure(server: ServerProcess) 
 
 
 NOT_POLLED = "failed to load '%s', failed to poll from model repository"
-FILE = "file:1/model.onnx"
-ESCAPE = "Invalid file parameter 'file:%s' with normalized path '%s' must stay within model directory."
 
 
-@pytest.mark.parametrize(
-    ("parameters", "status", "text"),
-    [
-        ({"colour": "blue"}, 500, "unexpected error on creating Triton parameter"),
-        ({FILE: base64_of(b"x")}, 400, "Load parameter 'config' must be specified for model file override"),
-        ({"config": "{"}, 500, NOT_POLLED % "simple"),
-        ({"config": "[" * 100_000}, 500, NOT_POLLED % "simple"),
-        ({"config": '{"max_batch_size": -3}'}, 500, NOT_POLLED % "simple"),
-        ({"config": OVERRIDE, "file:1/../../a": ""}, 400, ESCAPE % ("1/../../a", "../a")),
-        ({"config": OVERRIDE, FILE: "!!!!"}, 400, f"'{FILE}' must be a valid base64 encoded file"),
-    ],
-)
-def test_bad_parameters_are_refused(server: ServerProcess, parameters: dict[str, str], status: int, text: str) -> None:
-    assert load(server, "simple", **parameters) == (status, text)
+@pytest.mark.parametrize("config", ["{", "[" * 100_000])
+def test_bad_configuration_is_refused(server: ServerProcess, config: str) -> None:
+    assert load(server, "simple", config=config) == (500, NOT_POLLED % "simple")
     assert state(server, "simple") == "READY"
     assert_still_serves(server)
     assert load(server, "simple") == (200, "")

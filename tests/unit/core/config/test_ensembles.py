@@ -46,13 +46,6 @@ FIRST = composed_step("a", {"X": "IN"}, {"Y": "T"})
 SECOND = composed_step("b", {"X": "T"}, {"Y": "OUT"})
 
 
-def test_a_model_with_smaller_batches_does_not_fit() -> None:
-    text = (
-        "ensemble e allows maximum batch size 8, but it contains model a which only allows maximum batch size to be 4"
-    )
-    assert problems(replace(E, max_batch_size=8), (FIRST, replace(A, max_batch_size=4)), (SECOND, B)) == [text]
-
-
 def test_all_wrong_names_are_reported_at_once() -> None:
     wrong = composed_step("a", {"Z": "IN"}, {"W": "T"})
     assert problems(E, (wrong, A), (SECOND, B)) == [

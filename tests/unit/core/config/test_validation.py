@@ -65,16 +65,12 @@ def cases(text: str) -> list[tuple[str, str]]:
         """
 name: "n"
     unexpected directory name 'm' for model 'n', directory name must equal model name
-max_batch_size: -1
-    'max_batch_size' must be non-negative value for m
 default_model_filename: "../../x.onnx"
     model file name '../../x.onnx' must stay within the version directory for m
 cc_model_filenames { key: "8.0" value: "/x.onnx" }
     model file name '/x.onnx' must stay within the version directory for m
 batch_input { data_type: TYPE_INT32 source_input: "A" }
     batch input kind 'BATCH_ELEMENT_COUNT' expects a target name, got none for m
-input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] }
-    model input 'A' is specified 2 times for m
 model_metrics { metric_control {} }
     metric control must specify 'metric_identifier'
 model_metrics { metric_control { metric_identifier {} histogram_options { buckets: [ 1 ] } } }
@@ -84,8 +80,6 @@ histogram_options {} } }
     histogram options must specify non-empty 'buckets'
 model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" } } }
     metric control must specify 'histogram_options'
-model_repository_agents { agents { name: "checksum" } agents { name: "decrypt" } }
-    unable to find repo agent 'decrypt': only 'checksum' is built in
 model_repository_agents { agents { name: "checksum" parameters { key: "1/model.onnx" value: "0" } } }
     failed to parse key: 1/model.onnx
 model_repository_agents { agents { name: "checksum" parameters { key: "SHA1:1/model.onnx" value: "0" } } }
@@ -128,40 +122,12 @@ def messages_tensors(text: str) -> list[str]:
     ("fields", "text"),
     cases(
         """
-data_type: TYPE_FP32 dims: [ 1 ]
-    model {side} must specify 'name' for m
-name: "X" dims: [ 1 ]
-    model {side} 'X' must specify 'data_type' for m
 name: "X" data_type: 77 dims: [ 1 ]
     model {side} 'X' must specify 'data_type' for m
-name: "X" data_type: TYPE_FP32
-    model {side} 'X' must specify 'dims' for m
-name: "X" data_type: TYPE_FP32 dims: [ 0 ]
-    model {side} 'X' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m
-name: "X" data_type: TYPE_FP32 dims: [ -2 ]
-    model {side} 'X' dimension must be integer >= 1, or -1 to indicate a variable-size dimension for m
 name: "X" data_type: TYPE_FP32 dims: [ 4294967296, -1, 2147483648 ]
     element count for tensor 'X' exceeds maximum size of 9223372036854775807 for m
-name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {}
-    model {side} 'X' cannot have empty reshape for non-batching model as scalar tensors are not supported
-    for m
-name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ 0 ] }
-    model {side} 'X' reshape dimensions must be integer >= 1, or -1 to indicate a variable-size dimension
-    for m
-name: "X" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 5 ] }
-    model {side} 'X' has different size for dims and reshape for m
 name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ 4, -1 ] }
     model {side} 'X' has different size for dims and reshape for m
-name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ 4 ] }
-    model {side} 'X' has different size for dims and reshape for m
-name: "X" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ -1 ] }
-    model {side} 'X' has different size for dims and reshape for m
-name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ -1, -1, 4 ] }
-    model {side} 'X' has different number of variable-size dimensions for dims and reshape for m
-name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_shape_tensor: true
-    shape tensors are only supported for TensorRT platform for m
-name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_non_linear_format_io: true
-    Non-linear IO format is only supported for the TensorRT platform for m
 """
     ),
 )
@@ -179,12 +145,6 @@ def test_non_linear_formats_need_three_dimensions(side: str) -> None:
     assert list(tensor_problems(text_format.Parse(f"{text}, 2 ] }}", copy_of(plan)), "m")) == []
 
 
-def test_format_needs_three_dimensions() -> None:
-    text = 'input {{ name: "X" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ {} ] }}'
-    assert messages_tensors(text.format("3, 2")) == ["model input NHWC/NCHW require 3 dims for m"]
-    assert messages_tensors(text.format("3, 2, 2")) == []
-
-
 def test_every_tensor_problem_is_found_with_its_path() -> None:
     config = config_of(f'{GOOD_IN} input {{ name: "B" }} {GOOD_OUT} output {{ name: "Z" dims: [ 0 ] }}')
     assert [problem.path for problem in tensor_problems(config, "m")] == [
@@ -200,20 +160,8 @@ def test_every_tensor_problem_is_found_with_its_path() -> None:
     ("text", "expected"),
     cases(
         """
-batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_FP32 }
-    batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m
-batch_input { target_name: "T" data_type: TYPE_INT64 source_input: "A" }
-    batch input data type must be TYPE_INT32 or TYPE_FP32 for m
-batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "Q" }
-    unknown source input name 'Q' for m
 batch_input { data_type: TYPE_INT32 source_input: "A" }
     batch input kind 'BATCH_ELEMENT_COUNT' expects a target name, got none for m
-batch_output { target_name: "Z" }
-    batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0 for m
-batch_output { target_name: "Q" source_input: "A" }
-    unknown target output name 'Q' for m
-batch_output { target_name: [ "Z", "Z" ] source_input: "A" }
-    target output name 'Z' can only be specified once for m
 batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } batch_output { target_name: "Z"
 source_input: "A" }
     no problem
@@ -239,43 +187,6 @@ def refused(text: str, *, completed: bool = True) -> list[str]:
     return [problem.message for problem in scheduling_problems(config, "m", completed=completed)]
 
 
-@pytest.mark.parametrize(
-    ("batching", "expected"),
-    [
-        ("preferred_batch_size: [ 2, 8 ]", []),
-        ("preferred_batch_size: [ 0 ]", ["dynamic batching preferred size must be positive for m"]),
-        ("preferred_batch_size: [ 9 ]", ["dynamic batching preferred size must be <= max batch size for m"]),
-        ("priority_levels: 3", ["default priority level must be in range [1, 3] for m"]),
-        ("priority_levels: 3 default_priority_level: 4", ["default priority level must be in range [1, 3] for m"]),
-        (
-            "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 3 value {} }",
-            ["priority queue policy must have priority level in range [1, 2] for m"],
-        ),
-        (
-            "preserve_ordering: true priority_levels: 2 default_priority_level: 1",
-            ["Only one priority level is allowed when 'preserve_ordering' is true for m"],
-        ),
-        (
-            "preserve_ordering: true default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }",
-            ["Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m"],
-        ),
-        ("preserve_ordering: true default_queue_policy { timeout_action: DELAY }", []),
-        ("default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }", []),
-        ("preserve_ordering: true priority_levels: 1 default_priority_level: 1", []),
-        ("priority_queue_policy { key: 3 value {} }", []),
-        ("priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 2 value {} }", []),
-        (
-            "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 0 value {} }",
-            ["priority queue policy must have priority level in range [1, 2] for m"],
-        ),
-        ("priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 value {} }", []),
-    ],
-)
-def test_dynamic_batching_problem_has_its_text(batching: str, expected: list[str]) -> None:
-    assert refused(f"max_batch_size: 8 dynamic_batching {{ {batching} }}") == expected
-
-
-ANY = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
 START, ID = "CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_CORRID"
 
 
@@ -303,6 +214,16 @@ FLAG, ONE_ID = "int32_false_true: [ 0, 1 ]", "data_type: TYPE_UINT64"
         (f"{BATCHED} {{ preferred_batch_size: 9 }}", ["dynamic_batching.preferred_batch_size"]),
         (f"{BATCHED} {{ preferred_batch_size: [ 0, 9 ] }}", ["dynamic_batching.preferred_batch_size"] * 2),
         ("dynamic_batching { preferred_batch_size: 1 }", ["dynamic_batching.preferred_batch_size"]),
+        *(
+            (f"{BATCHED} {{ {accepted} }}", [])
+            for accepted in (
+                "preferred_batch_size: [ 2, 8 ]",
+                "default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }",
+                "preserve_ordering: true priority_levels: 1 default_priority_level: 1",
+                "priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 2 value {} }",
+                "priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 value {} }",
+            )
+        ),
         (f"{BATCHED} {{ priority_levels: 2 }}", ["dynamic_batching.default_priority_level"]),
         (
             f"{BATCHED} {{ priority_levels: 1 default_priority_level: 1 "
@@ -316,9 +237,12 @@ FLAG, ONE_ID = "int32_false_true: [ 0, 1 ]", "data_type: TYPE_UINT64"
         ),
         (f"{SEQUENCES} {{ direct {{ minimum_slot_utilization: 0 }} }}", []),
         (f"{SEQUENCES} {{ direct {{ minimum_slot_utilization: 1 }} }}", []),
-        (
-            f"{SEQUENCES} {{ direct {{ minimum_slot_utilization: -0.5 }} }}",
-            ["sequence_batching.direct.minimum_slot_utilization"],
+        *(
+            (
+                f"{SEQUENCES} {{ direct {{ minimum_slot_utilization: {part} }} }}",
+                ["sequence_batching.direct.minimum_slot_utilization"],
+            )
+            for part in ("-0.5", "nan")
         ),
         (f"{SEQUENCES} {{ oldest {{ preferred_batch_size: [ 1, 8 ] }} }}", []),
         (
@@ -427,17 +351,6 @@ def test_conflicting_latency_target_is_a_problem_with_a_hint(text: str, problem:
     assert found.hint
 
 
-def test_response_cache_excludes_some_models() -> None:
-    start = "Response Cache does not currently support model m with "
-    end = ". Please disable the response cache."
-    cached = "response_cache { enable: true }"
-    assert refused(cached) == []
-    assert refused(f"{cached} model_transaction_policy {{ decoupled: true }}") == [
-        f"{start}'decoupled' transaction policy{end}"
-    ]
-    assert f"{start}sequence batching scheduler{end}" in refused(f"{cached} sequence_batching {{}}")
-
-
 def test_batch_trial_parameter_is_checked_for_backends_with_a_trial() -> None:
     text = 'max_batch_size: 8 parameters { key: "BATCH_DESPITE_TRIAL" value { string_value: "yes" } }'
     assert refused(f'backend: "onnxruntime" {text}') == ["BATCH_DESPITE_TRIAL must be true or false, got 'yes' for m"]
@@ -447,73 +360,15 @@ def test_batch_trial_parameter_is_checked_for_backends_with_a_trial() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ("direct { minimum_slot_utilization: 1.5 }", "minimum slot utilization must be in range (0.0, 1.0] for m"),
-        ("direct { minimum_slot_utilization: nan }", "minimum slot utilization must be in range (0.0, 1.0] for m"),
-        ("oldest { preferred_batch_size: [ 0 ] }", "preferred batch size must be positive for m"),
-        ("oldest { preferred_batch_size: [ 9 ] }", "preferred batch size must be <= max batch size for m"),
-        (
-            "control_input { control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } }",
-            "control tensor must have a name for m",
-        ),
-        (
-            control("int32_false_true: [ 0, 1 ]") + control("int32_false_true: [ 0, 1 ]", "CONTROL_SEQUENCE_END"),
-            "control tensor 'C' is specified for multiple control kinds for m",
-        ),
-        (
-            control("int32_false_true: [ 0, 1 ]") + control("int32_false_true: [ 0, 1 ]", name="D"),
-            f"sequence batching specifies multiple {START} tensors for m",
-        ),
-        (control(""), f"must specify either {ANY.format('or')} for {START} for m"),
-        (
-            control("int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]"),
-            f"specifies more than one from {ANY.format('and')} for {START} for m",
-        ),
-        (
-            control("int32_false_true: [ 0 ]"),
-            f"control 'int32_false_true' must have exactly 2 entries for {START} for m",
-        ),
-        (
-            control("data_type: TYPE_UINT64 int32_false_true: [ 0, 1 ]", ID),
-            f"must not specify either {ANY.format('or')} for {ID} for m",
-        ),
-        (
-            control("data_type: TYPE_FP32", ID),
-            f"unexpected data type for control {ID} for m. Allowed data types are TYPE_UINT64, TYPE_INT64, "
-            "TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
-        ),
         (state() + state(), "State input name 'I' specified more than once."),
         (
             state("use_growable_memory: true"),
             "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name 'I'.",
         ),
         (
-            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 2, 1 ] zero_data: true }  initial_state { '),
-            "initial_state field for state input 'I' must contain exactly one or zero element. Found '2' elements.",
-        ),
-        (
-            state(initial='name: "n" data_type: TYPE_INT32 dims: [ 2, 1 ] zero_data: true'),
-            "The data type used for 'initial_state' field of state 'I' does not match the state data type.",
-        ),
-        (
-            state(initial="data_type: TYPE_FP32 dims: [ 2, 1 ] zero_data: true"),
-            "Field 'name' must be set when using initial_state for state input 'I'.",
-        ),
-        (
             state(initial='name: "n" data_type: TYPE_FP32 dims: [ 2 ] zero_data: true'),
             "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'I'. "
             "1 != 2",
-        ),
-        (
-            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 2, -1 ] zero_data: true'),
-            "'initial_state' field for state input name 'I' contains variable dimensions.",
-        ),
-        (
-            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 3, 1 ] zero_data: true'),
-            "'initial_state' dim for input name 'I' doesn't match 'state' dim description. 3 != 2",
-        ),
-        (
-            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 2, 1 ]'),
-            "initial_state setting expects state'I' to have state_data set",
         ),
     ],
 )
@@ -559,13 +414,6 @@ def step(inputs: str, outputs: str, model: str = "a") -> str:
 
 def flow(*steps: str, io: str = IO) -> list[str]:
     return messages_ensemble(f'platform: "ensemble" {io} ensemble_scheduling {{ {" ".join(steps)} }}')
-
-
-def test_ensemble_scheduling_needs_the_ensemble_platform() -> None:
-    assert messages_ensemble("ensemble_scheduling {}") == [
-        "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble"
-    ]
-    assert messages_ensemble('backend: "onnxruntime"') == []
 
 
 def test_unsupported_settings_of_an_ensemble_are_refused() -> None:
