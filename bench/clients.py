@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from tests.project import ROOT
-from trident.tools.bench.client import LoadClient, Target, grpc_frame, http_request
+from trident.tools.bench.client import LoadClient, Sample, Target, grpc_frame, http_request
 
 if TYPE_CHECKING:
     from bench.servers.server import Server
@@ -53,6 +53,13 @@ def target_of(
         per_connection=own,
         in_flight=in_flight,
     )
+
+
+def answered(sample: Sample) -> Sequence[float]:
+    """The latencies, in seconds. RuntimeError if a request failed."""
+    if sample.errors:
+        raise RuntimeError(f"{sample.errors} requests failed: {sample.error}")
+    return sample.latency
 
 
 class Run(Protocol):
@@ -114,10 +121,7 @@ class Load:
         """Those of a run of its own, in seconds. RuntimeError if a request fails."""
         connections = self.connections or connections
         with LoadClient(self._target(connections)) as client:
-            sample = client.run(seconds, concurrency=connections * self.in_flight)
-        if sample.errors:
-            raise RuntimeError(f"{self.server.name}: {sample.errors} requests failed: {sample.error}")
-        return sample.latency
+            return answered(client.run(seconds, concurrency=connections * self.in_flight))
 
     def _target(self, connections: int) -> Target:
         return target_of(

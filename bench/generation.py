@@ -11,9 +11,7 @@ events. They take turns.
 
 from __future__ import annotations
 
-import argparse
 import json
-import shlex
 import shutil
 import socket
 import subprocess
@@ -29,10 +27,12 @@ import onnxruntime
 import onnxruntime_genai as og
 
 from bench.clients import BUILD
-from bench.results import Figures, Publication, Ratio, add_publication_arguments, positive
+from bench.results import Program, Ratio, positive
 from bench.servers.server import Server, trident
 from tests.contract.servers.ports import HOST
 from tests.genai_folders import word_ids, write_model, write_tokenizer
+from trident.app.terminal import counted
+from trident.tools.bench.client import http_request
 
 FOLDER = BUILD / "generation"
 MODEL, LAYERS, SIZE, VOCABULARY, CONTEXT = "decoder", 6, 256, 8000, 512
@@ -123,10 +123,9 @@ def run_server(server: Server, pool: ThreadPoolExecutor, streams: int, tokens: i
 def stream(server: Server, tokens: int) -> int:
     """Read one stream of events to its end. Returns the tokens that its last one counts."""
     body = json.dumps({"text_input": PROMPT, "max_tokens": tokens, "temperature": 0, "stream": True}).encode()
-    path = f"/v2/models/{MODEL}/generate_stream"
-    head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {len(body)}\r\n\r\n"
+    request = http_request("POST", f"/v2/models/{MODEL}/generate_stream", {"Host": HOST}, body)
     with socket.create_connection((HOST, server.ports["http"])) as connection:
-        connection.sendall(head.encode() + body)
+        connection.sendall(request)
         received = b""
         while not received.endswith(END):
             if not (more := connection.recv(1 << 16)):
@@ -137,16 +136,11 @@ def stream(server: Server, tokens: int) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench generation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Program("generation", __doc__)
     parser.add_argument("--rounds", type=positive, default=15, help="turns of each; ratios are those of a round")
     parser.add_argument("--tokens", type=positive, default=400, help="of each stream")
-    add_publication_arguments(parser)
-    options = parser.parse_args(arguments)
+    options, publication, figures = parser.begin(arguments)
     build(FOLDER / "models", gpu=og.is_cuda_available())
-    publication = Publication(options)
-    figures = Figures(shlex.join(["python", "-m", "bench", "generation", *arguments]))
     library = Library()
     server = trident(FOLDER / "models", FOLDER / "server.log")
     with server, ThreadPoolExecutor(max(STREAMS)) as pool:
@@ -160,7 +154,7 @@ def main(arguments: Sequence[str]) -> None:
                         rate = library.rate(name, streams, options.tokens)
                     if turn:  # the first one warms up
                         rates[name].append(rate)
-            case = f"{streams} stream{'s' if streams > 1 else ''}"
+            case = counted(streams, "stream")
             for name, values in rates.items():
                 figures.note(case, name, "tokens/s", values)
             for name in LIBRARY:

@@ -10,7 +10,6 @@ import argparse
 import base64
 import contextlib
 import ctypes
-import json
 import multiprocessing
 import os
 import shlex
@@ -33,7 +32,7 @@ import onnxruntime
 
 from bench.cases import ADD_SUB, BY_KEY, LENGTH, Case
 from bench.clients import BUILD, Load, Run
-from bench.loads import infer
+from bench.loads import infer, registered, shared_body, system_region
 from bench.machine import tree_members, tree_seconds
 from bench.models import networks, repositories
 from bench.results import RESULTS, UNPUBLISHED, Comparison, Figures, Publication
@@ -42,7 +41,6 @@ from bench.servers.server import JSON_HEADERS, Server, trident
 from tests.project import ROOT
 from trident.core.cuda import CudaDriver, DeviceBlock, IpcHandle
 from trident.core.observability.hardware import GpuMeter
-from trident.core.shared_memory import DIRECTORY
 
 AIM = 0.95
 BATCHES = (1, 8, 32)
@@ -283,7 +281,7 @@ def bare(case: Case, graph: Path, provider: str, binding: bool) -> Ask:
     return opened
 
 
-Region = Callable[[Server, bytes, int], contextlib.AbstractContextManager[str]]
+Region = Callable[[Server, bytes], contextlib.AbstractContextManager[str]]
 
 
 def in_shared_memory(case: Case, sizes: dict[str, int], region: Region) -> Ask:
@@ -291,23 +289,9 @@ def in_shared_memory(case: Case, sizes: dict[str, int], region: Region) -> Ask:
 
     @contextmanager
     def opened(server: Server) -> Iterator[Load]:
-        feeds = case.feeds()
-        content = b"".join(feed.tobytes() for feed in feeds.values())
-        with region(server, content, len(content) + sum(sizes.values())) as name:
-            at = 0
-
-            def place(size: int) -> dict[str, object]:
-                nonlocal at
-                at += size
-                span = {"shared_memory_byte_size": size, "shared_memory_offset": at - size}
-                return {"parameters": {"shared_memory_region": name, **span}}
-
-            inputs = [
-                {"name": each, "shape": list(feeds[each].shape), "datatype": datatype, **place(feeds[each].nbytes)}
-                for each, datatype, _ in case.inputs
-            ]
-            outputs = [{"name": each, **place(size)} for each, size in sizes.items()]
-            body = json.dumps({"inputs": inputs, "outputs": outputs}).encode()
+        content = b"".join(feed.tobytes() for feed in case.feeds().values())
+        with region(server, content + bytes(sum(sizes.values()))) as name:
+            body = shared_body(case, name, sizes)
             server.ask("POST", case.path, body, JSON_HEADERS)
             yield Load(server, case.model, server.url(case.path), [body], JSON_HEADERS)
 
@@ -315,40 +299,18 @@ def in_shared_memory(case: Case, sizes: dict[str, int], region: Region) -> Ask:
 
 
 @contextmanager
-def system_region(server: Server, content: bytes, size: int) -> Iterator[str]:
-    file = Path(DIRECTORY, f"trident_bench_{uuid.uuid4().hex}")
-    try:
-        file.write_bytes(content)
-        os.truncate(file, size)
-        with registered(server, "system", {"key": file.name, "byte_size": size}) as name:
-            yield name
-    finally:
-        file.unlink(missing_ok=True)
-
-
-@contextmanager
-def cuda_region(server: Server, content: bytes, size: int) -> Iterator[str]:
+def cuda_region(server: Server, content: bytes) -> Iterator[str]:
     driver = CudaDriver.open()
     if driver is None:
         raise NotServed("no GPU")
     with driver.on(0), contextlib.closing(DeviceBlock(driver)) as memory:
-        address, handle = memory.address(size), IpcHandle()
+        address, handle = memory.address(len(content)), IpcHandle()
         driver.copy_to_device(0, address, np.frombuffer(content, np.uint8).ctypes.data, len(content))
         driver.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(address))
-        document = {"raw_handle": {"b64": base64.b64encode(bytes(handle)).decode()}, "device_id": 0, "byte_size": size}
-        with registered(server, "cuda", document) as name:
-            yield name
-
-
-@contextmanager
-def registered(server: Server, kind: str, document: dict[str, object]) -> Iterator[str]:
-    name = f"{kind}_{uuid.uuid4().hex[:8]}"
-    path = f"/v2/{kind}sharedmemory/region/{name}"
-    server.ask("POST", f"{path}/register", json.dumps(document).encode(), JSON_HEADERS)
-    try:
-        yield name
-    finally:
-        server.exchange("POST", f"{path}/unregister")
+        raw = {"b64": base64.b64encode(bytes(handle)).decode()}
+        document = {"raw_handle": raw, "device_id": 0, "byte_size": len(content)}
+        with registered(server, "cuda", "bench", document):
+            yield "bench"
 
 
 def gpu_tests(part: Part) -> None:

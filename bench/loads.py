@@ -9,7 +9,7 @@ import re
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -130,37 +130,58 @@ def shared_memory(case: Case, connections: int) -> Ask:
     def opened(server: Server) -> Iterator[Load]:
         (content,) = (feed.tobytes() for feed in case.feeds().values())
         size = len(content)
-        region = Path(DIRECTORY, f"trident_bench_{uuid.uuid4().hex}")
-        try:
-            region.touch(mode=0o600)
-            region.write_bytes(content * connections)
-            os.truncate(region, 2 * connections * size)
-            registered = json.dumps({"key": region.name, "byte_size": 2 * connections * size}).encode()
-            _post(server.url("/v2/systemsharedmemory/region/bench/register"), registered, JSON_HEADERS)
-            bodies = [_shared_body(case, size, index, connections) for index in range(connections)]
+        with system_region(server, (content + bytes(size)) * connections) as region:
+            sizes = {case.outputs[0]: size}
+            bodies = [shared_body(case, region, sizes, 2 * size * number) for number in range(connections)]
             _post(server.url(case.path), bodies[-1], JSON_HEADERS)
-            with region.open("rb") as memory:
+            with Path(DIRECTORY, region).open("rb") as memory:
                 memory.seek(-size, os.SEEK_END)
                 if memory.read() != content:
                     raise RuntimeError(f"'{case.model}' does not echo through shared memory")
             yield Load(server, case.model, server.url(case.path), bodies, JSON_HEADERS)
-        finally:
-            region.unlink(missing_ok=True)
-            server.exchange("POST", "/v2/systemsharedmemory/unregister")
 
     return opened
 
 
-def _shared_body(case: Case, size: int, index: int, connections: int) -> bytes:
-    ((name, datatype, shape),) = case.inputs
-    place = {"shared_memory_region": "bench", "shared_memory_byte_size": size}
-    given = place | {"shared_memory_offset": index * size}
-    wanted = place | {"shared_memory_offset": (connections + index) * size}
-    document = {
-        "inputs": [{"name": name, "shape": [1, *shape], "datatype": datatype, "parameters": given}],
-        "outputs": [{"name": case.outputs[0], "parameters": wanted}],
-    }
-    return json.dumps(document, separators=(",", ":")).encode()
+@contextmanager
+def system_region(server: Server, content: bytes) -> Iterator[str]:
+    """A region of the server with this content, which is named as its file."""
+    file = Path(DIRECTORY, f"trident_bench_{uuid.uuid4().hex}")
+    try:
+        file.touch(mode=0o600)
+        file.write_bytes(content)
+        with registered(server, "system", file.name, {"key": file.name, "byte_size": len(content)}):
+            yield file.name
+    finally:
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def registered(server: Server, kind: str, name: str, document: dict[str, object]) -> Iterator[None]:
+    path = f"/v2/{kind}sharedmemory/region/{name}"
+    _post(server.url(f"{path}/register"), json.dumps(document).encode(), JSON_HEADERS)
+    try:
+        yield
+    finally:
+        server.exchange("POST", f"{path}/unregister")
+
+
+def shared_body(case: Case, region: str, sizes: Mapping[str, int], start: int = 0) -> bytes:
+    """The case's request: from `start` on, the region has its inputs and then its outputs, which have these sizes."""
+    feeds, at = case.feeds(), start
+
+    def place(size: int) -> dict[str, object]:
+        nonlocal at
+        at += size
+        span = {"shared_memory_byte_size": size, "shared_memory_offset": at - size}
+        return {"parameters": {"shared_memory_region": region, **span}}
+
+    inputs = [
+        {"name": name, "shape": list(feeds[name].shape), "datatype": datatype, **place(feeds[name].nbytes)}
+        for name, datatype, _ in case.inputs
+    ]
+    outputs = [{"name": name, **place(size)} for name, size in sizes.items()]
+    return json.dumps({"inputs": inputs, "outputs": outputs}, separators=(",", ":")).encode()
 
 
 def sequences(count: int) -> Ask:

@@ -2,20 +2,15 @@
 
     python -m bench long_bodies [--rate 200] [--seconds 20] [--megabytes 1,4,16] [--rounds 3]
 
-Eight clients ask for sums of 16 integers, together at a fixed rate, whatever the answers do: a late request counts from
-the moment at which it was due. Beside them one client sends bodies of a length to a model that answers with one number,
-each when the one before was answered. In one process, and with two front ends before the engine.
+One client asks for sums of 16 integers at a fixed rate, whatever the answers do: a late request counts from the moment
+at which it was due. Beside it another one sends bodies of a length to a model that answers with one number, each when
+the one before was answered. In one process, and with two front ends before the engine.
 """
 
 from __future__ import annotations
 
-import argparse
-import http.client
 import json
-import shlex
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,14 +18,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from bench.clients import answered, target_of
 from bench.on_demand import percentile
-from bench.results import Figures, Publication, add_publication_arguments
+from bench.results import Program
+from bench.servers.server import JSON_HEADERS
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from trident.tools.bench.client import LoadClient
 
-_CLIENTS = 8
 _SHAPES = {"one process": "--http-workers=0", "two front ends": "--http-workers=2"}
-_HEADERS = {"Content-Type": "application/json"}
 _SHORT = json.dumps({"inputs": [{"name": "INPUT", "shape": [16], "datatype": "FP32", "data": [1] * 16}]}).encode()
 
 
@@ -55,65 +51,32 @@ def long_body(megabytes: float) -> bytes:
     return json.dumps({"inputs": [item]}, separators=(",", ":")).encode()
 
 
-def _post(connection: http.client.HTTPConnection, model: str, body: bytes) -> None:
-    connection.request("POST", f"/v2/models/{model}/infer", body, _HEADERS)
-    response = connection.getresponse()
-    content = response.read()
-    if response.status != 200:
-        raise RuntimeError(f"{model}: {response.status}: {content[:300].decode(errors='replace')}")
-
-
-def measure(port: int, rate: float, seconds: float, body: bytes | None) -> tuple[list[float], list[float]]:
+def measure(port: int, rate: float, seconds: float, body: bytes | None) -> tuple[Sequence[float], Sequence[float]]:
     """Seconds that the short requests took, and the long ones beside them."""
-    short: list[float] = []
-    long: list[float] = []
-    begin = time.monotonic() + 0.5
-    end = begin + seconds
 
-    def ask(number: int) -> None:
-        connection = http.client.HTTPConnection(HOST, port, timeout=60)
-        due = begin + number / rate
-        while due < end:
-            time.sleep(max(0.0, due - time.monotonic()))
-            _post(connection, "short", _SHORT)
-            short.append(time.monotonic() - due)
-            due += _CLIENTS / rate
-        connection.close()
+    def client(model: str, content: bytes) -> LoadClient:
+        url = f"http://{HOST}:{port}/v2/models/{model}/infer"
+        return LoadClient(target_of(url, [content], JSON_HEADERS, connections=1))
 
-    def send(content: bytes) -> None:
-        connection = http.client.HTTPConnection(HOST, port, timeout=60)
-        while (began := time.monotonic()) < end:
-            _post(connection, "long", content)
-            long.append(time.monotonic() - began)
-        connection.close()
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(_CLIENTS)]
-    if body is not None:
-        threads.append(threading.Thread(target=send, args=(body,)))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return short, long
+    with client("short", _SHORT) as short, client("long", body or b"") as long:
+        if body is not None:
+            long.start(seconds)
+        found = answered(short.run(seconds, due=[number / rate for number in range(int(seconds * rate))]))
+        return found, answered(long.finish()) if body is not None else ()
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench long_bodies", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Program("long_bodies", __doc__)
     parser.add_argument("--rate", type=float, default=200.0, help="short requests a second")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each case in each round")
     parser.add_argument("--megabytes", default="1,4,16", help="lengths of the bodies")
     parser.add_argument("--rounds", type=int, default=3)
-    add_publication_arguments(parser)
-    given = parser.parse_args(arguments)
-    publication = Publication(given)
-    figures = Figures(shlex.join(["python", "-m", "bench", "long_bodies", *arguments]))
+    given, publication, figures = parser.begin(arguments)
     bodies = {"alone": None, **{f"{each} MB": long_body(float(each)) for each in given.megabytes.split(",")}}
     with tempfile.TemporaryDirectory(prefix="long-bodies-") as place:
         write_models(Path(place, "models"))
         for shape, workers in _SHAPES.items():
-            found: dict[str, list[tuple[list[float], list[float]]]] = {name: [] for name in bodies}
+            found: dict[str, list[tuple[Sequence[float], Sequence[float]]]] = {name: [] for name in bodies}
             options = (workers, "--platform=plain", "--allow-grpc=false")
             with ServerProcess(Path(place, "models"), Path(place, workers), *options) as server:
                 for _ in range(given.rounds):

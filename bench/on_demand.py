@@ -9,14 +9,10 @@ are asked most. Memory is that of the process, measured from outside, above what
 
 from __future__ import annotations
 
-import argparse
 import functools
-import http.client
-import json
 import math
 import os
 import re
-import shlex
 import statistics
 import tempfile
 import threading
@@ -26,21 +22,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import SimpleQueue
 
 import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.results import Figures, Publication, add_publication_arguments
+from bench.cases import Case
+from bench.results import Figures, Program
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.waiting import until
+from trident.tools.bench.client import LoadClient, Target, http_request
 
 _MIB = 1 << 20
-_CLIENTS = 48
 _MOST_ASKED = 20
 _REGISTERED = 10_000
 # A worker returns what it has free to the system when it has had no request for five seconds.
@@ -104,59 +100,26 @@ def _one_thread() -> onnxruntime.SessionOptions:
 class Answer:
     model: str
     began: float
-    ended: float
-    status: int
-
-    @property
-    def seconds(self) -> float:
-        return self.ended - self.began
+    seconds: float
 
 
 def ask_all(port: int, asked: Sequence[str], widths: dict[str, int], rate: float) -> list[Answer]:
-    """Ask at `rate` requests a second, whatever the answers do. A late client counts from the planned moment."""
-    planned: SimpleQueue[tuple[float, str] | None] = SimpleQueue()
-    answers: list[Answer] = []
-    bodies = {width: np.full((1, width), 0.5, np.float32).tobytes() for width in set(widths.values())}
+    """Ask at `rate` requests a second, whatever the answers do, and count each from the planned moment. Failed requests
+    have no answer."""
+    made = {name: _request(name, widths[name]) for name in dict.fromkeys(asked)}
+    due = [number / rate for number in range(len(asked))]
+    with LoadClient(Target(HOST, port, [[made[name] for name in asked]], in_turn=True)) as client:
+        client.run(0.0, due=())  # its process is up
+        began = time.time()
+        sample = client.run(due[-1], due=due)
+    pairs = zip(sample.begun, sample.latency, strict=True)
+    return [Answer(asked[round(at * rate)], began + at, seconds) for at, seconds in pairs]
 
-    def client() -> None:
-        connection = http.client.HTTPConnection(HOST, port, timeout=120)
-        while (next_one := planned.get()) is not None:
-            due, name = next_one
-            time.sleep(max(0.0, due - time.time()))
-            head = json.dumps(
-                {
-                    "inputs": [
-                        {
-                            "name": "INPUT",
-                            "shape": [1, widths[name]],
-                            "datatype": "FP32",
-                            "parameters": {"binary_data_size": 4 * widths[name]},
-                        }
-                    ],
-                    "parameters": {"binary_data_output": True},
-                }
-            ).encode()
-            try:
-                headers = {"Inference-Header-Content-Length": str(len(head))}
-                connection.request("POST", f"/v2/models/{name}/infer", head + bodies[widths[name]], headers)
-                response = connection.getresponse()
-                response.read()
-                status = response.status
-            except OSError:
-                connection.close()
-                status = 0
-            answers.append(Answer(name, due, time.time(), status))
 
-    begin = time.time() + 0.5
-    for number, name in enumerate(asked):
-        planned.put((begin + number / rate, name))
-    threads = [threading.Thread(target=client) for _ in range(_CLIENTS)]
-    for thread in threads:
-        planned.put(None)
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+def _request(model: str, width: int) -> bytes:
+    case = Case(model, "", model, (("INPUT", "FP32", (width,)),), ("OUTPUT",), binary=True)
+    body, headers = case.body()
+    return http_request("POST", case.path, {"Host": HOST, **headers}, body)
 
 
 class Memory(threading.Thread):
@@ -191,14 +154,14 @@ def cold_among(answers: Sequence[Answer], log: str) -> tuple[list[float], list[f
     cold: list[float] = []
     warm: list[float] = []
     for answer in answers:
-        was_loaded = any(answer.began <= at <= answer.ended for at in loads.get(answer.model, ()))
+        was_loaded = any(answer.began <= at <= answer.began + answer.seconds for at in loads.get(answer.model, ()))
         (cold if was_loaded else warm).append(answer.seconds)
     return cold, warm
 
 
 def percentile(seconds: Sequence[float], part: int) -> float:
     """In milliseconds."""
-    return 1e3 * statistics.quantiles(seconds, n=100, method="inclusive")[part - 1] if len(seconds) > 1 else math.nan
+    return 1e3 * float(np.percentile(seconds, part)) if len(seconds) else math.nan
 
 
 def lru_loop(
@@ -252,18 +215,13 @@ def measure_registered(figures: Figures, folder: Path, model: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench models", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Program("models", __doc__)
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--mib", type=float, default=10.0, help="MiB of a model")
     parser.add_argument("--memory-mib", type=int, default=1024, help="the budget of the models")
     parser.add_argument("--rate", type=float, default=200.0, help="requests a second")
     parser.add_argument("--seconds", type=float, default=600.0)
-    add_publication_arguments(parser)
-    given = parser.parse_args(arguments)
-    publication = Publication(given)
-    figures = Figures(shlex.join(["python", "-m", "bench", "models", *arguments]))
+    given, publication, figures = parser.begin(arguments)
 
     def note(case: str, seconds: Sequence[float]) -> float:
         """Note the latencies of a case. Returns the 99th percentile."""
@@ -301,7 +259,7 @@ def main(arguments: Sequence[str]) -> None:
         misses, hits = lru_loop(repository, asked, widths, max(1, int(given.memory_mib / given.mib)))
         note("functools.lru_cache, misses", misses)
         note("functools.lru_cache, hits", hits)
-        figures.at_most("requests", f"failed of {len(answers):,}", 0, sum(each.status != 200 for each in answers))
+        figures.at_most("requests", f"failed of {len(asked):,}", 0, len(asked) - len(answers))
         taken = (memory.peak - without) / _MIB
         figures.at_most("memory", f"most of {given.memory_mib} MiB, from outside", 1.05, taken / given.memory_mib)
         figures.at_most("memory", "after all are idle over without models", 1.1, after / without)

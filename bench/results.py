@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -214,11 +215,22 @@ LIMITS = f"The limits are {OTHERS_LIMIT:.0%} for other processes and {STOLEN_LIM
 CROWDED = "**Crowded: this run shared its cores.**"
 
 
-def add_publication_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")
-    parser.add_argument(
-        "--crowded", action="store_true", help="measure and publish on a crowded machine too, marked as crowded"
-    )
+class Program(argparse.ArgumentParser):
+    """The command line of `python -m bench NAME`, which publishes what it measures. `about` keeps its lines."""
+
+    def __init__(self, name: str, about: str | None) -> None:
+        super().__init__(
+            prog=f"python -m bench {name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        self.add_argument("--results", type=Path, default=RESULTS, help="folder of the two result files")
+        self.add_argument(
+            "--crowded", action="store_true", help="measure and publish on a crowded machine too, marked as crowded"
+        )
+
+    def begin(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, Publication, Figures]:
+        """The options, and the run, which begins now."""
+        options = self.parse_args(arguments)
+        return options, Publication(options), Figures(shlex.join([*self.prog.split(), *arguments]))
 
 
 class Publication:

@@ -20,8 +20,9 @@ from types import TracebackType
 import numpy as np
 
 from bench.clients import BUILD, Load, Run
-from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
+from bench.results import Comparison, Figures, Program, Turn, names_among, positive
 from bench.servers.server import Server, beside, beside_command
+from trident.app.terminal import counted
 
 WARM_UP_S = 1.0
 TAIL_S, TAIL_TURNS = 2.0, 2
@@ -208,7 +209,7 @@ def _compare(row: Row, server: Callable[[str], Server], options: argparse.Namesp
         found = compare(row.title, loads, connections=row.connections, pairs=options.pairs, seconds=seconds)
     results.comparisons.append(found)
     name, base = found.loads[0], found.loads[-1]
-    case = f"{row.title}, {row.connections} connection{'' if row.connections == 1 else 's'}"
+    case = f"{row.title}, {counted(row.connections, 'connection')}"
     if row.rate is not None:
         results.at_least(case, f"requests/s over {base}", row.rate, found.rate_ratio(name).median)
     if row.cpu is not None:
@@ -235,7 +236,7 @@ def _tails(loads: Mapping[str, Load], row: Row, results: Figures) -> dict[str, f
 
 def run(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> None:
     """Measure what the arguments ask for, print the tables, and publish them."""
-    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=benchmark.about)
+    parser = Program(name, benchmark.about)
     keys = benchmark.keys
     parser.add_argument("--only", type=names_among(keys), default=list(keys), help=", ".join(keys))
     parser.add_argument("--options", type=shlex.split, default=[], help="options for our servers, in one text")
@@ -251,10 +252,7 @@ def run(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> None:
             required=True,
             help="another v2 server, with {repo}, {http}, {grpc} and {metrics} for the repository and the ports",
         )
-    add_publication_arguments(parser)
-    options = parser.parse_args(arguments)
-    publication = Publication(options)
-    results = Figures(shlex.join(["python", "-m", "bench", name, *arguments]))
+    options, publication, results = parser.begin(arguments)
     measure(benchmark, BUILD / name, options, results)
     if benchmark.takes_another:
         for load in results.comparisons[0].loads[:-1]:

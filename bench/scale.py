@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
 import shutil
 import subprocess
@@ -28,13 +27,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import machine
+from bench.clients import answered, target_of
 from bench.pictures import picture
 from bench.results import table
+from bench.servers.server import JSON_HEADERS
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
-from trident.tools.bench.client import LoadClient, Target
+from trident.tools.bench.client import LoadClient
 from trident.tools.bench.page import Point, lines
 
 PAGE = ROOT / "docs" / "scale.md"
@@ -303,9 +304,7 @@ def check() -> str:
                 ]
             )
     header = ["load", "service, ms", "p50 real", "simulated", "p90 real", "simulated", "p99 real", "simulated"]
-    about = machine.describe()
-    where = f"{machine.today()}, {about['cpu']}, {about['cores']} cores, load average {os.getloadavg()[0]:.1f}"
-    return f"{where}; milliseconds.\n\n{table(header, rows)}"
+    return f"{machine.sentence()}; milliseconds.\n\n{table(header, rows)}"
 
 
 @contextmanager
@@ -338,12 +337,15 @@ def _measured(server: ServerProcess) -> tuple[int, int]:
 
 def _send(port: int, times: Sequence[float]) -> list[float]:
     """The durations of requests that are sent at `times`, from when each was due."""
-    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {len(_BODY)}\r\n\r\n"
-    with LoadClient(Target(HOST, port, [[head.encode() + _BODY]])) as client:
-        sample = client.run(times[-1], due=times)
-    if sample.errors:
-        raise RuntimeError(f"{sample.errors} of {len(times)} requests failed: {sample.error}")
-    return list(sample.latency)
+    url = f"http://{HOST}:{port}/v2/models/slow/infer"
+    with LoadClient(target_of(url, [_BODY], JSON_HEADERS, connections=1)) as client:
+        return list(answered(client.run(times[-1], due=times)))
+
+
+def write_into_page(part: str, text: str) -> None:
+    """Replace a measured part of docs/scale.md."""
+    before, begin, rest = PAGE.read_text().partition(f"<!-- measured: {part} -->\n")
+    PAGE.write_text("".join((before, begin, text, "\n", *rest.partition("<!-- end -->")[1:])))
 
 
 def main(arguments: list[str]) -> None:
@@ -356,6 +358,5 @@ def main(arguments: list[str]) -> None:
     if options.check:
         print(check())
     if options.page:
-        before, begin, rest = PAGE.read_text().partition("<!-- measured: rules -->\n")
-        PAGE.write_text("".join((before, begin, text, "\n", *rest.partition("<!-- end -->")[1:])))
+        write_into_page("rules", text)
         PICTURE.write_text(picture(plot(outcomes)))

@@ -13,29 +13,27 @@ hyper-threads, and executions longer than their Python.
 
 from __future__ import annotations
 
-import argparse
-import os
-import shlex
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bench import machine
 from bench.cases import ADD_SUB, ADD_SUB_JSON, Case
+from bench.clients import answered, target_of
 from bench.models import repositories
 from bench.pictures import picture
-from bench.results import Figures, Publication, add_publication_arguments, table
+from bench.results import Program, table
+from bench.scale import PAGE, write_into_page
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.processes import engines_of, front_ends_of
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
-from trident.tools.bench.client import LoadClient, Target, http_request
+from trident.tools.bench.client import LoadClient
 from trident.tools.bench.page import Point, lines
 
-PAGE = ROOT / "docs" / "scale.md"
 PICTURE = ROOT / "docs" / "pictures" / "shapes.svg"
 SHARE = 0.05
 _PERIOD_US = 20_000
@@ -75,15 +73,10 @@ def limited(processes: Sequence[int], share: float) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _cpu_seconds(processes: Sequence[int]) -> float:
-    return sum(time.clock_gettime(~process << 3 | 2) for process in processes)
-
-
 def measure(repository: Path, log: Path, shape: tuple[int, int], case: Case, seconds: float) -> tuple[float, ...]:
     """Requests a second, and the CPU seconds of a request in the engines and in the front ends."""
     engines, front_ends = shape
     body, headers = case.body()
-    request = http_request("POST", case.path, {"Host": HOST, **headers}, body)
     options = (f"--engines={engines}", f"--http-workers={front_ends}", "--platform=plain", "--allow-grpc=false")
     with ExitStack() as stack:
         server = ServerProcess(repository, log, *options)
@@ -94,34 +87,28 @@ def measure(repository: Path, log: Path, shape: tuple[int, int], case: Case, sec
         if (len(own), len(others)) != shape:
             raise RuntimeError(f"expected {shape} engines and front ends, found {len(own)} and {len(others)}")
         groups.enter_context(limited([*own, *others], SHARE))
-        client = stack.enter_context(LoadClient(Target(HOST, server.http_port, [[request]])))
+        url = f"http://{HOST}:{server.http_port}{case.path}"
+        client = stack.enter_context(LoadClient(target_of(url, [body], headers, connections=1)))
         client.run(2.0, concurrency=_CONNECTIONS * front_ends)
-        before = _cpu_seconds(own), _cpu_seconds(others)
+        before = machine.cpu_seconds(own), machine.cpu_seconds(others)
         sample = client.run(seconds, concurrency=_CONNECTIONS * front_ends)
-        after = _cpu_seconds(own), _cpu_seconds(others)
-    if sample.errors:
-        raise RuntimeError(f"{sample.errors} requests failed: {sample.error}")
-    count = len(sample.latency)
+        after = machine.cpu_seconds(own), machine.cpu_seconds(others)
+    count = len(answered(sample))
     return (count / sample.seconds, *((now - then) / count for then, now in zip(before, after, strict=True)))
 
 
-def answered(engines: int, front_ends: int, costs: tuple[float, float], cores: float) -> float:
+def rate_of(engines: int, front_ends: int, costs: tuple[float, float], cores: float) -> float:
     """Requests a second of a shape: the model."""
     engine_s, front_end_s = costs
     return min(engines / engine_s, front_ends / front_end_s, cores / (engine_s + front_end_s))
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench shapes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Program("shapes", __doc__)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--page", action="store_true", help=f"write the figures into {PAGE.relative_to(ROOT)}")
-    add_publication_arguments(parser)
-    given = parser.parse_args(arguments)
-    publication = Publication(given)
-    figures = Figures(shlex.join(["python", "-m", "bench", "shapes", *arguments]))
+    given, publication, figures = parser.begin(arguments)
     rows, series = [], []
     with tempfile.TemporaryDirectory(prefix="shapes-") as place:
         repositories.build(Path(place, "models"))
@@ -141,19 +128,16 @@ def main(arguments: Sequence[str]) -> None:
             costs = measured(name, case, _ENGINE_BOUND)[1], measured(name, case, _FRONT_END_BOUND)[2]
             for shape in _CHECKED:
                 rate = measured(name, case, shape)[0]
-                expected = SHARE * answered(*shape, costs, cores=sum(shape))
+                expected = SHARE * rate_of(*shape, costs, cores=sum(shape))
                 rows.append([name, *map(str, shape), f"{expected:,.0f}", f"{rate:,.0f}", f"{expected / rate:.2f}"])
             for cores in _CORES:
                 points = [
-                    Point(each, answered(each, cores - each, costs, cores) / 1000) for each in range(1, cores // 2 + 1)
+                    Point(each, rate_of(each, cores - each, costs, cores) / 1000) for each in range(1, cores // 2 + 1)
                 ]
                 series.append((f"{name}, {cores} cores", points))
     text = table(["request", "engines", "front ends", "model, requests/s", "measured", "ratio"], rows)
     figures.publish(publication, "-shapes")
     if given.page:
-        about = figures.machine
-        where = f"{figures.date}, {about['cpu']}, {about['cores']} cores, load average {os.getloadavg()[0]:.1f}."
-        before, begin, rest = PAGE.read_text().partition("<!-- measured: shapes -->\n")
-        PAGE.write_text("".join((before, begin, where, "\n\n", text, "\n", *rest.partition("<!-- end -->")[1:])))
+        write_into_page("shapes", f"{machine.sentence()}.\n\n{text}")
         title = "Requests/s by the rule; cores without an engine have a front end"
         PICTURE.write_text(picture(lines(title, series, x="engines", y="1,000/s")))

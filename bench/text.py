@@ -27,10 +27,11 @@ from tokenizers import Tokenizer
 
 from bench.cases import SEED
 from bench.clients import BUILD, target_of
-from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
+from bench.results import Comparison, Figures, Program, Turn, names_among, positive
 from bench.servers.server import JSON_HEADERS, Server, trident
 from tests.contract.servers.ports import HOST
 from tests.project import ROOT
+from trident.app.terminal import counted
 from trident.tools.bench.client import LoadClient
 from trident.tools.bench.measure import level_of
 
@@ -141,7 +142,7 @@ class Rounds:
             if BARE in self.options.servers:
                 turn[BARE] = bare_loop(self.options.folder, requests, self.options.seconds)
             turns.append({name: turn[name] for name in (OURS, INFINITY, FLASK, BARE) if name in turn})
-        cell = f"{title}, {connections} connection{'' if connections == 1 else 's'}"
+        cell = f"{title}, {counted(connections, 'connection')}"
         comparison = Comparison(title, connections, turns, errors)
         self.results.comparisons.append(comparison)
         for cells in comparison.cells():
@@ -176,9 +177,7 @@ def numbers(text: str) -> list[int]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench text", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Program("text", __doc__)
     names = (OURS, INFINITY, FLASK, BARE)
     parser.add_argument("--folder", type=Path, required=True, help="a sentence-transformers folder with its ONNX file")
     parser.add_argument(
@@ -190,10 +189,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rounds", type=positive, default=3, help="turns of each server in a cell")
     parser.add_argument("--seconds", type=positive, default=2, help="seconds of a turn; cells with queues take more")
     parser.add_argument("--options", type=shlex.split, default=[], help="options for our server, in one text")
-    add_publication_arguments(parser)
-    options = parser.parse_args(arguments)
-    publication = Publication(options)
-    results = Figures(shlex.join(["python", "-m", "bench", "text", *arguments]))
+    options, publication, results = parser.begin(arguments)
     with ExitStack() as stack:
         rounds = Rounds(options, [stack.enter_context(server) for server in servers_of(options)], results)
         for case in options.only:

@@ -8,9 +8,7 @@ tells the best of the grid; then this one and the choice alone, which tells by h
 
 from __future__ import annotations
 
-import argparse
 import math
-import shlex
 import sys
 import tempfile
 import time
@@ -23,7 +21,7 @@ from onnx import TensorProto
 
 from bench.models import networks
 from bench.models.repositories import SHIPPED, write
-from bench.results import Figures, Publication, add_publication_arguments, names_among
+from bench.results import Figures, Program, names_among
 from trident.core.backends.cpu_budget import available_cores
 from trident.core.config.spec import ModelSpec
 from trident.tools.bench.candidates import Candidate
@@ -132,17 +130,14 @@ def _compare(
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench tuning", description=__doc__)
+    parser = Program("tuning", __doc__)
     parser.add_argument("--only", type=names_among(list(_MODELS)), default=list(_MODELS), help=", ".join(_MODELS))
     parser.add_argument("--p99", type=float, default=20.0, help="milliseconds; default 20")
     parser.add_argument("--seconds", type=float, default=0.4, help="of each level of the grid; default 0.4")
     parser.add_argument(
         "--limit", type=float, default=1800.0, help="seconds, within which a model must end; default 1800"
     )
-    add_publication_arguments(parser)
-    options = parser.parse_args(arguments)
-    publication = Publication(options)
-    figures = Figures(shlex.join(["python", "-m", "bench", "tuning", *arguments]))
+    options, publication, figures = parser.begin(arguments)
     with tempfile.TemporaryDirectory() as folder:
         began, longest = time.monotonic(), 0.0
         for name in options.only:

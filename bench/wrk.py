@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import shlex
 import shutil
 import statistics
 import subprocess
@@ -17,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cases import ADD_SUB, ADD_SUB_JSON, Case
-from bench.clients import BUILD, target_of
+from bench.clients import BUILD, answered, target_of
 from bench.models import repositories
-from bench.results import Figures, Publication, Ratio, add_publication_arguments, positive
+from bench.results import Figures, Program, Ratio, positive
 from bench.servers.server import Server, trident
+from trident.app.terminal import counted
 from trident.tools.bench.client import LoadClient
 
 _FOLDER = BUILD / "wrk"
@@ -61,13 +60,11 @@ def measure(server: Server, case: Case, connections: int, rounds: int, figures: 
             for is_ours in (True, False) if turn % 2 == 0 else (False, True):
                 if is_ours:
                     sample = client.run(1.0, concurrency=connections)
-                    if sample.errors:
-                        raise RuntimeError(sample.error)
-                    ours.append(len(sample.latency) / sample.seconds)
+                    ours.append(len(answered(sample)) / sample.seconds)
                     cores.append(sample.cpu)
                 else:
                     theirs.append(wrk_rate(url, script, connections))
-    title = f"{case.title}, {connections} connection{'' if connections == 1 else 's'}"
+    title = f"{case.title}, {counted(connections, 'connection')}"
     ratio = Ratio.of(ours, theirs)
     figures.note(title, "trident bench", "requests/s", ours)
     figures.note(title, "wrk", "requests/s", theirs)
@@ -78,14 +75,11 @@ def measure(server: Server, case: Case, connections: int, rounds: int, figures: 
 
 
 def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench wrk", description=__doc__)
+    parser = Program("wrk", __doc__)
     parser.add_argument("--rounds", type=positive, default=7, help="turns of a second of each client; default 7")
-    add_publication_arguments(parser)
-    options = parser.parse_args(arguments)
+    options, publication, figures = parser.begin(arguments)
     if shutil.which("wrk") is None:
         raise SystemExit("`wrk` is not installed. On Debian and Ubuntu: apt install wrk")
-    publication = Publication(options)
-    figures = Figures(shlex.join(["python", "-m", "bench", "wrk", *arguments]))
     _FOLDER.mkdir(parents=True, exist_ok=True)
     models = _FOLDER / "models"
     repositories.build(models)

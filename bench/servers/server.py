@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.machine import tree_members
+from bench.machine import cpu_seconds, tree_members
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import kill_session, start_session
 from tests.project import ROOT
@@ -127,13 +127,8 @@ class Server:
         return int(json.loads(body)["model_stats"][0]["inference_stats"]["success"]["count"]) if status == 200 else 0
 
     def cpu_seconds(self) -> float:
-        """User and system time so far of the process and its living descendants, to the nanosecond."""
-        found = 0.0
-        for process in tree_members(self.process.pid):
-            with contextlib.suppress(OSError):
-                # The clock of another process's CPU time, as clock_getcpuclockid(3) computes it on Linux.
-                found += time.clock_gettime(~process << 3 | 2)
-        return found
+        """CPU time so far of the process and its living descendants."""
+        return cpu_seconds(tree_members(self.process.pid))
 
     def settle(self) -> None:
         """Wait until the server has finished the work of abandoned connections, so that the next cell starts even."""

@@ -18,8 +18,9 @@ import ssl
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from typing import Any
@@ -39,7 +40,7 @@ _SHOWN_ERROR = 300
 @dataclass(frozen=True, slots=True)
 class Target:
     """A server and the requests to it, which are sent in rotation, each connection beginning with another one; with
-    `per_connection` the i-th connection has the i-th list to itself.
+    `per_connection` the i-th connection has the i-th list to itself, and with `in_turn` all share one rotation.
 
     An HTTP request is the whole text; one of gRPC is the message, sent by `method` with `headers`. `streams`: all
     messages of a connection go on one call. `decoupled` messages say which response is the last.
@@ -53,15 +54,16 @@ class Target:
     streams: bool = False
     decoupled: bool = False
     per_connection: bool = False
+    in_turn: bool = False
     tls: bool = False
     in_flight: int = 1
 
-    def of(self, connection: int) -> Sequence[bytes]:
+    def of(self, connection: int) -> Iterator[bytes]:
         if self.per_connection:
-            return self.requests[connection % len(self.requests)]
+            return cycle(self.requests[connection % len(self.requests)])
         own = self.requests[0]
         at = connection % len(own)
-        return (*own[at:], *own[:at])
+        return cycle((*own[at:], *own[:at]))
 
 
 @dataclass(slots=True)
@@ -115,7 +117,6 @@ class _Connection:
     def __init__(self, target: Target, number: int) -> None:
         self.target = target
         self.requests = target.of(number)
-        self.at = 0
         self.free = target.in_flight
         self.waiting: deque[memoryview] = deque()
         found = socket.create_connection((target.host, target.port), _CONNECT_S)
@@ -136,10 +137,8 @@ class _Connection:
         raise NotImplementedError
 
     def next(self) -> bytes:
-        request = self.requests[self.at]
-        self.at = (self.at + 1) % len(self.requests)
         self.free -= 1
-        return request
+        return next(self.requests)
 
     def write(self, data: bytes | memoryview) -> None:
         if self.waiting:
@@ -458,10 +457,12 @@ class Loop:
         self._poll = select.epoll()
         self._connections: dict[int, _Connection] = {}
         self._opened = number
+        self._rotation = target.of(0) if target.in_turn else None
         self.stopped = False
 
     def _open(self) -> _Connection:
         connection = self._kind(self._target, self._opened)
+        connection.requests = self._rotation or connection.requests
         self._opened += 1
         self._connections[connection.socket.fileno()] = connection
         self._poll.register(connection.socket.fileno(), select.EPOLLIN)

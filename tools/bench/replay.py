@@ -192,7 +192,7 @@ class _Connection(HttpConnection):
     answer = b""
 
     def ask(self, number: int, request: bytes, due: float) -> None:
-        self.number, self.answer, self.requests = number, b"", (request,)
+        self.number, self.answer, self.requests = number, b"", iter((request,))
         self.send(due)
 
     def feed(self, data: bytes, done: Callable[[float, str], None]) -> None:

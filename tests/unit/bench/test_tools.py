@@ -3,7 +3,6 @@ CPU time it was; the simulation of replicas; and the pieces of what a lent machi
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
@@ -20,7 +19,7 @@ from bench.clients import Load
 from bench.gpu import Damaged, join, split
 from bench.guard import LIMIT, OTHER, ROWS, THIS, Measured, Row, Verdict, all_ports, checked_out, find, opened, parse
 from bench.machine import LoadWatch, MachineLoad, tree_members, tree_seconds
-from bench.results import CROWDED, Comparison, Publication, Ratio, Turn, add_publication_arguments, machine_sentence
+from bench.results import CROWDED, Comparison, Program, Publication, Ratio, Turn, machine_sentence
 from bench.runner import NotServed
 from bench.scale import Autoscaler, Rule, arrivals, simulate
 from bench.servers.server import Server, trident
@@ -41,9 +40,7 @@ class Watch(LoadWatch):
 
 
 def written(folder: Path, before: MachineLoad, during: MachineLoad, *arguments: str) -> Path:
-    parser = argparse.ArgumentParser()
-    add_publication_arguments(parser)
-    options = parser.parse_args([f"--results={folder}", *arguments])
+    options = Program("part", None).parse_args([f"--results={folder}", *arguments])
     run = Publication(options, look=lambda: before, watch=lambda: Watch(during))
     return run.write("-part", "{}", "text", run.load())
 
