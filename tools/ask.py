@@ -8,7 +8,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
@@ -54,12 +54,22 @@ class Answer:
             return None
 
     @property
+    def fields(self) -> Mapping[str, Any]:
+        """The body as a JSON object; empty if it is something else."""
+        found = self.document
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def found(self) -> Mapping[str, Any]:
+        """The JSON object of a success; empty without one."""
+        return self.fields if self.status == OK else {}
+
+    @property
     def refusal(self) -> str:
         """The reason why the answer is not useful."""
         if self.status in DENIED:
             return f"it is not open to callers without a token or a key (HTTP {self.status})"
-        document = self.document if isinstance(self.document, dict) else {}
-        text, hint = document.get("error", ""), document.get("hint", "")
+        text, hint = self.fields.get("error", ""), self.fields.get("hint", "")
         return f"HTTP {self.status}{f': {text}' if text else ''}{f' ({hint})' if hint else ''}"
 
 
@@ -147,6 +157,20 @@ def server_url(words: Sequence[str]) -> str:
 def with_scheme(url: str) -> str:
     """`url`, which may be HOST:PORT."""
     return url if "://" in url else f"http://{url}"
+
+
+class Readiness(NamedTuple):
+    """What the route of readiness tells. `loaded` is a text; `failures` are reasons by model."""
+
+    phase: str
+    loaded: str
+    failures: Mapping[str, str]
+
+
+def readiness(answer: Answer) -> Readiness:
+    body = answer.fields
+    loaded = f"{body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
+    return Readiness(str(body.get("phase") or ""), loaded, dict(body.get("failures") or {}))
 
 
 def long_executions(models: Iterable[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], str]]:

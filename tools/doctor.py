@@ -33,7 +33,7 @@ from trident.core.errors import NotInstalled, ServerError
 from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
 from trident.core.observability.log import LogOptions, configure_logging, escaped
 from trident.core.repository.location import Scheme, parse_location
-from trident.tools.ask import DENIED, OK, Answer, Ask, NoAnswer, ask, long_executions, with_scheme
+from trident.tools.ask import DENIED, OK, Answer, Ask, NoAnswer, ask, long_executions, readiness, with_scheme
 from trident.tools.doctor_repositories import (
     NOTED_SKEW_S,
     Area,
@@ -281,10 +281,8 @@ def limit_lines(reading: LimitReading, sessions: int) -> Iterator[Line]:
     shared = "a session gets" if sessions <= 1 else f"each of {sessions} sessions gets"
     quota = f" (a quota; {reading.affinity} are visible)" if reading.cores < reading.affinity else ""
     text = f"{reading.cores:g} cores{quota}; {shared} {plan.intra_op_threads} threads"
-    if reading.cores < 1:
-        yield _LIMITS.warning("CPU", text, "give the container at least one core: requests are throttled")
-    else:
-        yield _LIMITS.ok("CPU", text)
+    cure = "give the container at least one core: requests are throttled"
+    yield _LIMITS.judged("CPU", text, cure, bad=reading.cores < 1)
 
     room = reading.room
     if room is None:
@@ -299,10 +297,8 @@ def limit_lines(reading: LimitReading, sessions: int) -> Iterator[Line]:
         those = "the engine" if engines == 1 else "the engines"
         text += f"; they share up to {size_text(together)} with {those}, which count to the memory"
     # The shared memory is a memfd: the size of /dev/shm does not limit it, the container's memory does.
-    if room is not None and together > room.free:
-        yield _LIMITS.warning("processes", text, "lower --http-worker-memory-bytes or --http-workers")
-    else:
-        yield _LIMITS.ok("processes", text)
+    cure = "lower --http-worker-memory-bytes or --http-workers"
+    yield _LIMITS.judged("processes", text, cure, bad=room is not None and together > room.free)
 
     if not reading.temporary:
         cure = "set TMPDIR to a folder that can be written; in Kubernetes mount an emptyDir at /tmp"
@@ -316,11 +312,8 @@ def limit_lines(reading: LimitReading, sessions: int) -> Iterator[Line]:
     allowed = max_connections(reading.open_files)
     shown = "unlimited" if reading.open_files == resource.RLIM_INFINITY else str(reading.open_files)
     text = f"{shown}, which allows {allowed} connections"
-    if allowed < _FEW_CONNECTIONS:
-        cure = "raise the hard limit: `ulimit -Hn`, `docker run --ulimit nofile=65536`, or LimitNOFILE of systemd"
-        yield _LIMITS.warning("open files", text, cure)
-    else:
-        yield _LIMITS.ok("open files", text)
+    cure = "raise the hard limit: `ulimit -Hn`, `docker run --ulimit nofile=65536`, or LimitNOFILE of systemd"
+    yield _LIMITS.judged("open files", text, cure, bad=allowed < _FEW_CONNECTIONS)
 
 
 # --- ports
@@ -418,16 +411,15 @@ def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], 
     except NoAnswer as error:
         cure = "check the address and the port, which is 8000 unless --http-port names another; is the server running?"
         return [area.failed("live", f"no answer: {error}", cure)]
-    if answers[-1].status == OK:
-        median = statistics.median(answer.seconds for answer in answers)
-        live = area.ok("live", f"answers in {median * 1e3:.1f} ms, the median of {len(answers)}")
-    else:
-        live = area.failed("live", answers[-1].refusal, "its log says why; this port may be another's")
+    is_live = answers[-1].status == OK
+    median = statistics.median(answer.seconds for answer in answers)
+    text = f"answers in {median * 1e3:.1f} ms, the median of {len(answers)}" if is_live else answers[-1].refusal
     version = area.warning("version", about.refusal, "")
     if _speaks_protocol(found := about.document):
         version = area.ok("version", f"{found['version']}, name '{found.get('name')}'; this command is {VERSION}")
+    cure = "its log says why; this port may be another's"
     return [
-        live,
+        area.judged("live", text, cure, bad=not is_live, level=Severity.FAILED),
         _ready_line(area, ready),
         version,
         _clock_line(area, answers[-1], asked_at),
@@ -439,15 +431,12 @@ def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], 
 
 
 def _ready_line(area: Area, answer: Answer) -> Line:
-    found = answer.document
-    body = found if isinstance(found, dict) else {}
-    loaded = f"{body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
+    ready = readiness(answer)
     if answer.status == OK:
-        return area.ok("ready", loaded or "every model that the start had to load is served")
-    failures = [f"{name}: {reason}" for name, reason in dict(body.get("failures") or {}).items()]
-    parts = [str(body.get("phase", "")), loaded, *failures] if body.get("phase") else [answer.refusal]
-    is_loading = body.get("phase") == "loading"
-    cure = "wait until the models are loaded" if is_loading else "its log and the models below say why"
+        return area.ok("ready", ready.loaded or "every model that the start had to load is served")
+    failures = [f"{name}: {reason}" for name, reason in ready.failures.items()]
+    parts = [ready.phase, ready.loaded, *failures] if ready.phase else [answer.refusal]
+    cure = "wait until the models are loaded" if ready.phase == "loading" else "its log and the models below say why"
     return area.failed("ready", "; ".join(filter(None, parts)), cure)
 
 
@@ -456,10 +445,10 @@ def _clock_line(area: Area, answer: Answer, now: float) -> Line:
         skew = now - parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
     except (TypeError, ValueError):
         return area.ok("clock", "the server tells no time")
-    if abs(skew) < NOTED_SKEW_S:
-        return area.ok("clock", "agrees with this machine's")
+    is_off = abs(skew) >= NOTED_SKEW_S
     text = f"this machine's is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
-    return area.warning("clock", text, "synchronise both clocks: signatures and times in logs depend on them")
+    cure = "synchronise both clocks: signatures and times in logs depend on them"
+    return area.judged("clock", text if is_off else "agrees with this machine's", cure, bad=is_off)
 
 
 def _model_lines(area: Area, answer: Answer) -> Iterable[Line]:
@@ -468,21 +457,18 @@ def _model_lines(area: Area, answer: Answer) -> Iterable[Line]:
         yield area.warning("models", answer.refusal, "ask with the key of the group model-repository")
         return
     ready = [entry for entry in found if entry.get("state") == "READY"]
-    level = Severity.OK if ready else Severity.WARNING
-    cure = "" if ready else "load one, or name a repository with models: trident validate REPO"
-    yield area.line(level, "models", f"{len(ready)} of {len(found)} versions are ready", cure)
+    cure = "load one, or name a repository with models: trident validate REPO"
+    yield area.judged("models", f"{len(ready)} of {len(found)} versions are ready", cure, bad=not ready)
     # A model that was never asked for, or that was unloaded, is not at fault.
     failed = [entry for entry in found if entry.get("reason") not in (None, "", "unloaded") and entry not in ready]
     for entry in failed[:_MOST_MODELS]:
         name = f"{entry.get('name')} {entry.get('version', '')}".strip()
-        yield area.warning(
-            name, f"{entry.get('state') or 'not loaded'}: {entry['reason']}", "correct it and load it again"
-        )
+        text = f"{entry.get('state') or 'not loaded'}: {entry['reason']}"
+        yield area.warning(name, text, "correct it and load it again")
 
 
 def _request_lines(area: Area, answer: Answer) -> Iterable[Line]:
-    found = answer.document
-    models = found.get("model_stats", []) if answer.status == OK and isinstance(found, dict) else []
+    models = answer.found.get("model_stats", [])
     asked = [(model, model["inference_stats"]) for model in models if model.get("inference_stats")]
     asked = [(model, stats) for model, stats in asked if stats["success"]["count"] or stats["fail"]["count"]]
     asked.sort(key=lambda pair: -pair[1]["success"]["count"])
@@ -505,8 +491,7 @@ def _option_lines(area: Area, url: str, page: Answer, traces: Answer) -> Iterabl
         yield area.ok("console", f"at {url}/console")
     elif _CONSOLE.encode() in page.body:  # a server that has no console at all does not name it
         yield area.ok("console", f"{without} {_CONSOLE}: there is no page, and no percentile of the last minute")
-    found = traces.document
-    if isinstance(found, dict) and found.get("trace_level") == ["OFF"] and page.status != OK:
+    if traces.fields.get("trace_level") == ["OFF"] and page.status != OK:
         yield area.ok("traces", f"{without} --trace-config=level=TIMESTAMPS: no request is traced")
 
 

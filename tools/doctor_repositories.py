@@ -86,6 +86,10 @@ class Area:
     def failed(self, check: str, text: str, cure: str) -> Line:
         return self.line(Severity.FAILED, check, text, cure)
 
+    def judged(self, check: str, text: str, cure: str, *, bad: bool, level: Severity = Severity.WARNING) -> Line:
+        """OK, unless it is bad: then of this level, with the cure."""
+        return self.line(level, check, text, cure) if bad else self.ok(check, text)
+
 
 def size_text(count: int) -> str:
     """`count` bytes in the largest binary unit that fits, such as `1.5 GiB`."""
@@ -179,10 +183,7 @@ def read_repository(
         models=models,
         ignored=[] if is_single else sorted(named - set(models)),
         unreadable=[
-            str(Path(name, file.path))
-            for name, files in models.items()
-            for file in files
-            if file.tag.startswith(UNREADABLE)
+            f"{name}/{each.path}" for name, files in models.items() for each in files if each.tag.startswith(UNREADABLE)
         ],
         asking_for_gpu=_asking_for_gpu(Path(location.text), models, settings) if local else (),
         backends=check.backends if local else _backends_by_files(models),
@@ -286,11 +287,8 @@ def file_lines(settings: ServerSettings, free_on: Callable[[Path], int] = free_b
             yield _ROOM.failed(check, f"{folder}, the folder of {file}, {reason}", f"make it, or change {option}")
             continue
         free = free_on(folder)
-        text = f"{file}: {size_text(free)} free"
-        if free < _LITTLE:
-            yield _ROOM.warning(check, text, f"free space there, or name a larger disk with {option}")
-        else:
-            yield _ROOM.ok(check, text)
+        cure = f"free space there, or name a larger disk with {option}"
+        yield _ROOM.judged(check, f"{file}: {size_text(free)} free", cure, bad=free < _LITTLE)
 
 
 def room_lines(
@@ -306,11 +304,8 @@ def room_lines(
     total = sum(reading.load_bytes for reading in readings)
     if free_memory is not None and total:
         text = f"a start loads {size_text(total)} of files; {size_text(free_memory)} of memory are free"
-        if total > free_memory:
-            cure = "give the container more memory, or load fewer models (--model-control-mode=explicit)"
-            yield _ROOM.warning("memory", text, cure)
-        else:
-            yield _ROOM.ok("memory", text)
+        cure = "give the container more memory, or load fewer models (--model-control-mode=explicit)"
+        yield _ROOM.judged("memory", text, cure, bad=total > free_memory)
     in_cloud = [reading for reading in readings if reading.location.scheme is not Scheme.LOCAL]
     if not in_cloud:
         return
@@ -328,10 +323,9 @@ def room_lines(
     if needed > free + used:
         cure = "free space there, or name a folder on a larger disk with --model-cache-directory"
         yield _ROOM.failed("disk", text, cure)
-    elif most and needed > most:
-        yield _ROOM.warning("disk", text, f"raise --model-cache-bytes, which is {most}")
     else:
-        yield _ROOM.ok("disk", text)
+        cure = f"raise --model-cache-bytes, which is {most}"
+        yield _ROOM.judged("disk", text, cure, bad=bool(most) and needed > most)
 
 
 # --- cloud storage: who the server is there, what it may do, and the clocks
@@ -539,10 +533,9 @@ def _region_line(area: Area, access: StorageAccess, environ: Mapping[str, str]) 
             text = f"{access.region}, from the AWS configuration file"
         case RegionOrigin.DEFAULT:
             text = f"{access.region}, the default: nothing names another"
-    if ignored and ignored != access.region:
-        cure = f"set AWS_DEFAULT_REGION={ignored}; boto3 does not read AWS_REGION"
-        return area.warning("region", f"{text}; AWS_REGION is {ignored}", cure)
-    return area.ok("region", text)
+    is_ignored = ignored not in ("", access.region)
+    cure = f"set AWS_DEFAULT_REGION={ignored}; boto3 does not read AWS_REGION"
+    return area.judged("region", text + f"; AWS_REGION is {ignored}" * is_ignored, cure, bad=is_ignored)
 
 
 def proxy_of(endpoint: str, environ: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from trident.adapters.common.options import SWITCH, Option, choice, integer, number
 from trident.app.process.environment import has_colours
 from trident.core.observability.log import escaped
-from trident.tools.ask import DEFAULT_URL, OK, Answer, Ask, NoAnswer, ask, long_executions, server_url
+from trident.tools.ask import DEFAULT_URL, OK, Answer, Ask, NoAnswer, ask, long_executions, readiness, server_url
 from trident.tools.options import read_values
 
 # --- readings and what happened between two of them
@@ -79,22 +79,19 @@ class Reading:
     @property
     def percentiles(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """The rows of the console by model and version; empty without one."""
-        found = self.console.document if self.console.status == OK else None
-        rows = found.get("rows", []) if isinstance(found, dict) else []
-        return {(each["name"], str(each["version"])): each for each in rows}
+        return {(each["name"], str(each["version"])): each for each in self.console.found.get("rows", [])}
 
     @property
     def refused(self) -> int | None:
         """Requests that were refused in the last minute, those of unknown models too."""
-        found = self.console.document if self.console.status == OK else None
-        return found.get("refused") if isinstance(found, dict) else None
+        return self.console.found.get("refused")
 
     @property
     def counts(self) -> dict[tuple[str, str], Mapping[str, Any]]:
         """The statistics by model and version."""
-        found = self.statistics.document if self.statistics.status == OK else None
-        models = found.get("model_stats", []) if isinstance(found, dict) else []
-        return {(each["name"], str(each.get("version", ""))): each for each in models}
+        return {
+            (each["name"], str(each.get("version", ""))): each for each in self.statistics.found.get("model_stats", [])
+        }
 
 
 def read(url: str, ask: Ask = ask, now: Callable[[], float] = time.monotonic) -> Reading:
@@ -148,13 +145,10 @@ def overview(url: str, reading: Reading, before: Reading | None = None) -> Overv
 
 def _reasons(ready: Answer, listed: Container[str]) -> Iterable[str]:
     """Why the server is not ready, and the failures of models that are not `listed` with their reasons anyway."""
-    body = ready.document if isinstance(ready.document, dict) else {}
+    told = readiness(ready)
     if ready.status != OK:
-        loaded = f", {body['loaded']} of {body['total']} models loaded" if {"loaded", "total"} <= body.keys() else ""
-        yield f"{body['phase']}{loaded}" if body.get("phase") else ready.refusal
-    for name, reason in dict(body.get("failures") or {}).items():
-        if name not in listed:
-            yield f"{name}: {reason}"
+        yield ", ".join(filter(None, (told.phase, told.loaded))) if told.phase else ready.refusal
+    yield from (f"{name}: {reason}" for name, reason in told.failures.items() if name not in listed)
 
 
 def _row(model: str, version: str, state: str, reason: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> Row:
@@ -300,19 +294,8 @@ def _cells(row: Row, seconds: float | None) -> Sequence[str]:
     share = f"{row.queue_share:.0%}" if row.queue_share is not None else "-"
     batch = f"{row.batch_size:.1f}" if row.batch_size is not None else "-"
     refused = str(row.refused) if row.refused is not None else "-"
-    return (
-        row.model,
-        row.version or "-",
-        row.state or "-",
-        count,
-        str(row.failures),
-        latency,
-        share,
-        batch,
-        p50,
-        p99,
-        refused,
-    )
+    words = (row.model, row.version or "-", row.state or "-")
+    return (*words, count, str(row.failures), latency, share, batch, p50, p99, refused)
 
 
 # --- the commands
