@@ -125,10 +125,5 @@ class Load:
 
     def _target(self, connections: int) -> Target:
         return target_of(
-            self.url,
-            self.bodies,
-            self.headers,
-            connections=connections,
-            in_flight=self.in_flight,
-            streams=self.streams,
+            self.url, self.bodies, self.headers, connections=connections, in_flight=self.in_flight, streams=self.streams
         )

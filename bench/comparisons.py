@@ -8,15 +8,7 @@ from pathlib import Path
 
 from bench.cases import ADD_SUB, ADD_SUB_JSON, BY_KEY, CASES, ECHO, IMAGE_MEAN, LARGE, Case
 from bench.clients import BUILD
-from bench.loads import (
-    SAGEMAKER_BINARY,
-    VERTEX_BINARY,
-    grpc,
-    infer,
-    instances,
-    shared_memory,
-    tabular_tensor,
-)
+from bench.loads import SAGEMAKER_BINARY, VERTEX_BINARY, grpc, infer, instances, shared_memory, tabular_tensor
 from bench.models import python_models, repositories
 from bench.models.repositories import TABULAR
 from bench.runner import OTHER, Ask, Benchmark, Row

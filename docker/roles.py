@@ -99,11 +99,7 @@ def roles() -> list[Role]:
         "AIP_HEALTH_ROUTE": endpoint,
         "AIP_PREDICT_ROUTE": f"{endpoint}:predict",
     }
-    flags = [
-        "--model-repository=/models",
-        "--vertex-ai-default-model=digits",
-        f"--metrics-port={vertex_metrics}",
-    ]
+    flags = ["--model-repository=/models", "--vertex-ai-default-model=digits", f"--metrics-port={vertex_metrics}"]
     return [
         Role(
             "plain, without arguments",

@@ -178,10 +178,7 @@ COMMANDS = {
         "validate.ACCEPTED",
     ),
     "doctor": _command(
-        "doctor REPO [options]",
-        "print whether this machine can serve the models, and cures",
-        _DOCTOR,
-        "doctor.doctor",
+        "doctor REPO [options]", "print whether this machine can serve the models, and cures", _DOCTOR, "doctor.doctor"
     ),
     "request": _command(
         "request MODEL [URL]",
@@ -198,18 +195,9 @@ COMMANDS = {
         "overview.STATUS_OPTIONS",
     ),
     "top": _command(
-        "top [URL]",
-        "the same again and again, as it changes",
-        _TOP,
-        "overview.top",
-        "overview.TOP_OPTIONS",
+        "top [URL]", "the same again and again, as it changes", _TOP, "overview.top", "overview.TOP_OPTIONS"
     ),
-    "openapi": _command(
-        "openapi [PLATFORM]",
-        "print the OpenAPI document of the routes",
-        _OPENAPI,
-        "request.openapi",
-    ),
+    "openapi": _command("openapi [PLATFORM]", "print the OpenAPI document of the routes", _OPENAPI, "request.openapi"),
     "bench": _command(
         "bench MODEL [options]",
         "put load on a model, measure it, and compare two servers",

@@ -36,10 +36,7 @@ _INPUTS, _OUTPUTS = (
 )
 _MODELS = {
     ADD_SUB: (_PYTHON + "max_batch_size: 64\ndynamic_batching { }\n" + _INPUTS + _OUTPUTS, _ADD_SUB),
-    ECHO: (
-        CONFIG.format(batch=64, dims_in="-1", dims_out="-1", batching="").replace("onnxruntime", "python"),
-        _ECHO,
-    ),
+    ECHO: (CONFIG.format(batch=64, dims_in="-1", dims_out="-1", batching="").replace("onnxruntime", "python"), _ECHO),
 }
 
 

@@ -356,10 +356,7 @@ def alarms(endpoint: str, kind: Kind, errors: int, latency_ms: int) -> list[Para
             "AlarmDescription": f"{endpoint}: {text}",
             "Namespace": CALLS,
             "MetricName": metric,
-            "Dimensions": [
-                {"Name": "EndpointName", "Value": endpoint},
-                {"Name": "VariantName", "Value": VARIANT},
-            ],
+            "Dimensions": [{"Name": "EndpointName", "Value": endpoint}, {"Name": "VariantName", "Value": VARIANT}],
             "Period": 60,
             "TreatMissingData": "notBreaching",
             "Threshold": float(above),

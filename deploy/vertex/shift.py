@@ -8,12 +8,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 
-from google.cloud.aiplatform_v1 import (
-    Endpoint,
-    GetEndpointRequest,
-    UndeployModelRequest,
-    UpdateEndpointRequest,
-)
+from google.cloud.aiplatform_v1 import Endpoint, GetEndpointRequest, UndeployModelRequest, UpdateEndpointRequest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from deploy.vertex.api import CallFailed, Vertex, pairs

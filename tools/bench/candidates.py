@@ -347,14 +347,7 @@ _Rows = Sequence[Sequence[tuple[str, str, Array]]]
 
 
 def _report(
-    pipe: Connection,
-    folder: Path,
-    config: bytes,
-    version: int,
-    rows: _Rows,
-    longest_s: float,
-    most: int,
-    compared: int,
+    pipe: Connection, folder: Path, config: bytes, version: int, rows: _Rows, longest_s: float, most: int, compared: int
 ) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

@@ -126,10 +126,7 @@ OPTIONS = {
         _own("streaming", SWITCH, False, "ModelStreamInfer; over HTTP generate_stream."),
         _own("header", Kind("NAME:VALUE", _header), (), "A header or metadata of each request; -H.", repeatable=True),
         _own(
-            "concurrency-range",
-            _RANGE,
-            (),
-            "Requests in flight; default 1, 2, 4, ... until a doubling gains nothing.",
+            "concurrency-range", _RANGE, (), "Requests in flight; default 1, 2, 4, ... until a doubling gains nothing."
         ),
         _own("request-rate-range", _RANGE, (), _RATES),
         _own("request-distribution", choice("d", "constant", "poisson"), "constant", "Of the rate; default constant."),

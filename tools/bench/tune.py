@@ -93,9 +93,7 @@ def tune(arguments: Sequence[str]) -> int:
     if config.HasField("ensemble_scheduling"):
         raise BadOption(f"'{model}' is an ensemble: tune the models of its steps")
     objective = Objective(
-        target_ms=1e3 * values["p99"],
-        rate=values["throughput"],
-        memory_mb=values["memory"] or math.inf,
+        target_ms=1e3 * values["p99"], rate=values["throughput"], memory_mb=values["memory"] or math.inf
     )
     shapes = dict(parse_shape(each) for each in values["shape"])
     status = StatusLine(every_s=_PROGRESS_EVERY_S)

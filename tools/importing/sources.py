@@ -746,10 +746,7 @@ def _python(path: Path, made: Mapping[str, Any], file: str, original: str) -> Pl
 # --- folders around one model: MLflow, BentoML, KServe
 
 _MLFLOW_FILES = ("onnx", "xgboost", "lightgbm", "catboost", "sklearn", "tensorflow")
-_AROUND = {
-    "model.yaml": "BentoML's model store",
-    "model-settings.json": "a model folder of MLServer and KServe",
-}
+_AROUND = {"model.yaml": "BentoML's model store", "model-settings.json": "a model folder of MLServer and KServe"}
 
 
 def flat_yaml(text: str) -> dict[str, str]:

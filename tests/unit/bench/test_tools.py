@@ -104,8 +104,7 @@ BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
 
 @pytest.mark.parametrize(
-    ("others", "stolen", "crowded"),
-    [(0.0, 0.0, False), (0.09, 0.04, False), (0.11, 0.0, True), (0.0, 0.06, True)],
+    ("others", "stolen", "crowded"), [(0.0, 0.0, False), (0.09, 0.04, False), (0.11, 0.0, True), (0.0, 0.06, True)]
 )
 def test_machine_is_busy_above_either_limit(others: float, stolen: float, crowded: bool) -> None:
     assert MachineLoad(others, stolen, load_average=9.0).crowded is crowded

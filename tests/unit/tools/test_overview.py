@@ -85,9 +85,7 @@ def test_status_has_means_since_the_start(capsys: pytest.CaptureFixture[str]) ->
     assert lines[1:-4] == ["  unread: failed to read it", r"  broken 2: no\u001b[1m file", ""]
 
 
-def test_status_shows_the_last_minute_of_a_server_with_a_console(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_status_shows_the_last_minute_of_a_server_with_a_console(capsys: pytest.CaptureFixture[str]) -> None:
     server = Server(stats("quick", 10, 2, 1), stats("idle", 0, 0, 0))
     server.console = [{"name": "quick", "version": 1, "p50_us": 1500.0, "p99_us": 9000.0, "refused": 7}]
     server.console.append({"name": "idle", "version": 1, "p50_us": 0.0, "p99_us": 0.0, "refused": 0})

@@ -172,11 +172,7 @@ class Emulator(PlatformEmulator[EmulatorOptions]):
         return as_integer(BIND_TO_PORT, given, 1, _LAST_PORT) if given else free_port()
 
     def _environment(self, model_root: Path, models_root: Path, port: int) -> dict[str, str]:
-        platform = {
-            HTTP_ADDRESS: HOST,
-            _MODEL_ROOT: str(model_root),
-            _MODELS_ROOT: str(models_root),
-        }
+        platform = {HTTP_ADDRESS: HOST, _MODEL_ROOT: str(model_root), _MODELS_ROOT: str(models_root)}
         if self._options.multi_model:
             platform[MULTI_MODEL] = "true"
         if self._options.batch is not None:

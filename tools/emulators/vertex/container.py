@@ -92,10 +92,7 @@ def machine_variables(metrics_port: int, disk: Path, cache: CloudCache | None = 
 
 
 def container_environment(
-    inherited: Mapping[str, str],
-    machine: Mapping[str, str],
-    platform: Mapping[str, str],
-    variables: Mapping[str, str],
+    inherited: Mapping[str, str], machine: Mapping[str, str], platform: Mapping[str, str], variables: Mapping[str, str]
 ) -> dict[str, str]:
     """`inherited` takes the place of the image's variables; `variables` are the model's and may refer to others."""
     return {**inherited_environment(inherited), **machine, **_known(platform, variables)}

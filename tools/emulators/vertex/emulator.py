@@ -356,11 +356,7 @@ def control_calls(project: Project, address: str) -> list[tuple[str, str, Callab
         ("GET", "models/<id:reference>", project.model),
         ("DELETE", "models/<id:reference>", project.delete_model),
         ("DELETE", "models/<id:reference>:deleteVersion", project.delete_model),
-        (
-            "POST",
-            "endpoints",
-            lambda: project.create_endpoint(g.location, _body(), request.args.get("endpointId", "")),
-        ),
+        ("POST", "endpoints", lambda: project.create_endpoint(g.location, _body(), request.args.get("endpointId", ""))),
         ("GET", "endpoints", lambda: project.endpoints(request.args.get("filter", ""), address)),
         ("GET", "endpoints/<id:identity>", lambda identity: project.endpoint(identity, address)),
         (
