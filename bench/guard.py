@@ -212,7 +212,6 @@ class Measured:
 
     @property
     def rate(self) -> Ratio:
-        """Requests/s."""
         return Ratio.of(*([pair[name].requests_per_second for pair in self.pairs] for name in (THIS, OTHER)))
 
     @property

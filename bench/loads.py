@@ -85,7 +85,6 @@ def check_outputs(server: Server, case: Case, answered: http.client.HTTPMessage,
 
 
 def infer_message(case: Case) -> bytes:
-    """The case's request as tritonclient writes it."""
     request = messages.ModelInferRequest(model_name=case.model)
     feeds = case.feeds()
     for name, datatype, shape in case.inputs:

@@ -124,7 +124,6 @@ class Comparison:
         return list(self.pairs[0])
 
     def rates(self, load: str) -> list[float]:
-        """Requests/s of each turn."""
         return [pair[load].requests_per_second for pair in self.pairs]
 
     def cpu_us(self, load: str) -> list[float]:
@@ -258,7 +257,6 @@ class Publication:
         self._watch = watch()
 
     def load(self) -> MachineLoad:
-        """The machine since the beginning of the run."""
         return self._watch.load()
 
     def is_public(self, load: MachineLoad) -> bool:
@@ -278,7 +276,6 @@ class Publication:
 
 
 def machine_sentence(load: MachineLoad | None) -> str:
-    """The sentence of a result file about the machine during the run."""
     if load is None:
         return ""
     mark = f" {CROWDED}" if load.crowded else ""

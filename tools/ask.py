@@ -66,7 +66,6 @@ class Answer:
 
     @property
     def refusal(self) -> str:
-        """The reason why the answer is not useful."""
         if self.status in DENIED:
             return f"it is not open to callers without a token or a key (HTTP {self.status})"
         text, hint = self.fields.get("error", ""), self.fields.get("hint", "")

@@ -243,7 +243,6 @@ def usage_lines() -> list[tuple[str, str]]:
 
 
 def usage() -> str:
-    """The text of `trident --help`."""
     text = "       ".join(f"trident {line:<39}  {summary}\n" for line, summary in usage_lines())
     return (
         f"Usage: {text}\nOptions without a command mean serve, so that a tritonserver command line works unchanged.\n"
@@ -294,7 +293,6 @@ def _imported(name: str) -> Any:
 
 
 def _table(options: Iterable[Option]) -> str:
-    """The options with their texts beside them."""
     rows = {f"--{each.flag}={each.kind.name}" if each.takes_value else f"--{each.flag}": each for each in options}
     width = min(32, max(map(len, rows)))
     lines = []

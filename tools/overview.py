@@ -88,7 +88,6 @@ class Reading:
 
     @property
     def counts(self) -> dict[tuple[str, str], Mapping[str, Any]]:
-        """The statistics by model and version."""
         return {
             (each["name"], str(each.get("version", ""))): each for each in self.statistics.found.get("model_stats", [])
         }
@@ -352,7 +351,6 @@ def top(arguments: Sequence[str], ask: Ask = ask, sleep: Callable[[float], None]
 
 
 def _now(url: str, before: Reading | None, ask: Ask) -> tuple[Reading | None, Overview]:
-    """Read the server, and return the reading with the overview since `before`."""
     try:
         reading = read(url, ask)
     except NoAnswer as error:

@@ -530,7 +530,6 @@ def _centred(x: int, y: int, text: str) -> str:
 
 
 def _title(step: EnsembleStep) -> str:
-    """The model of a step, with its version if that is fixed."""
     return step.model if step.version == -1 else f"{step.model}:{step.version}"
 
 

@@ -82,7 +82,6 @@ def address_of(endpoint: Endpoint, api: str, address: str) -> Address:
 
 
 def check_answers(agreement: Agreement, form: Form) -> Check:
-    """The check of an answer in `form`."""
 
     def check(reply: Reply) -> str:
         _check_status(reply)
@@ -98,7 +97,6 @@ def check_answers(agreement: Agreement, form: Form) -> Check:
 
 
 def check_metrics(reply: Reply) -> str:
-    """Check for the page of metrics."""
     _check_status(reply)
     if _METRIC not in reply.body:
         raise CallFailed(f"the page has no {_METRIC.decode()}: {_start(reply.body)}")

@@ -130,7 +130,6 @@ class _Connection:
         self.socket = found
 
     def send(self, begun: float) -> None:
-        """Send the next request of the rotation."""
         raise NotImplementedError
 
     def feed(self, data: bytes, done: _Done) -> None:

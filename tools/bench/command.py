@@ -197,7 +197,6 @@ def _replay(operands: Sequence[str], values: dict[str, Any]) -> int:
 
 
 def _headers(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the headers of each request."""
     headers = list(values["header"])
     if token := process_environment().get(TOKEN_VARIABLE):
         headers.append(("Authorization", f"Bearer {token}"))
@@ -247,7 +246,6 @@ class _Bench:
         return self._report()
 
     def _servers(self, stack: ExitStack) -> Iterator[tuple[Server, str]]:
-        """Each server, and the address for the load."""
         protocol = self.values["protocol"]
         if self.values["repository"]:
             self.status.show(f"starting a server for {self.model}")

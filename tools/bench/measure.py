@@ -336,7 +336,6 @@ def row(level: Level) -> list[str]:
 
 
 def remarks(levels: Sequence[Level]) -> list[str]:
-    """Remarks for a reader of the figures."""
     found = []
     for level in levels:
         if level.errors:

@@ -347,7 +347,6 @@ def _outputs(answer: bytes) -> list[GoldenTensor]:
 
 
 def _compare(expected: Sequence[GoldenTensor], outputs: Sequence[GoldenTensor], tolerance: Tolerance) -> list[str]:
-    """The differences, as a golden request tells them."""
     wanted = [ExpectedOutput(each, tolerance if is_floating(each.datatype) else EXACT) for each in expected]
     found = [OutputTensor(each.name, each.datatype.name, each.array.shape, each.array) for each in outputs]
     return list(differences(wanted, found))
@@ -390,7 +389,6 @@ class Comparison:
         return "; ".join(_compare(expected, found, self._tolerance))
 
     def _answer(self, side: int, number: int) -> list[GoldenTensor] | str:
-        """The outputs of a server's answer, or its error."""
         if number in self._sides[side].errors:
             return self._sides[side].errors[number]
         offset, size = self._sides[side].answers[number]

@@ -319,7 +319,6 @@ class Bench:
         return level.percentiles["50"] > 0.6 * self.objective.target_ms
 
     def run(self, candidate: Candidate, concurrency: int, seconds: float) -> Level:
-        """One level."""
         server, client = self.server(candidate)
         level = measure(
             client,
@@ -531,7 +530,6 @@ def reasons(bench: Bench, chosen: Trial) -> Iterator[str]:
 
 
 def differs(share: float, allowed: float = 0.0) -> str:
-    """Describe how far the answers of a candidate are from those of the model as it is."""
     if share == math.inf:
         return "some answers have another class, number or text"
     more = f", more than {100 * allowed:g} %" if allowed else ""

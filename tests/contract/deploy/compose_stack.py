@@ -82,7 +82,6 @@ def ports_of(service: Mapping[str, Any]) -> list[Port]:
 
 
 def mounts_of(service: Mapping[str, Any]) -> list[Mount]:
-    """The mounts of a service, in either form."""
     found = []
     for each in service.get("volumes", []):
         if isinstance(each, str):

@@ -140,7 +140,6 @@ def refused_by_kserve(objects: list[Object]) -> list[str]:
 
 
 def size_of(quantity: str) -> int:
-    """A quantity of memory, in bytes."""
     match = re.fullmatch(r"(\d+)([A-Za-z]*)", quantity)
     assert match is not None, quantity
     return int(match[1]) * _UNITS[match[2]]
@@ -209,6 +208,5 @@ class Manifests:
 
     @property
     def mounts(self) -> dict[str, Object]:
-        """The volume at each path."""
         volumes = {each["name"]: each for each in self.pod["volumes"]}
         return {each["mountPath"]: volumes[each["name"]] for each in self.container["volumeMounts"]}

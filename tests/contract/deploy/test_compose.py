@@ -57,7 +57,6 @@ def wait_until_ready(stack: ComposeStack, service: str, port: int, path: str) ->
 
 
 def is_seven(answer: tuple[int, bytes]) -> bool:
-    """True if the answer is that of the digit classifier in the v2 protocol."""
     status, body = answer
     assert status == 200, body
     (output,) = json.loads(body)["outputs"]

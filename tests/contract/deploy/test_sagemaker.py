@@ -44,7 +44,6 @@ def moto() -> Iterator[S3Emulator]:
 
 
 def emulated(endpoint: str) -> tuple[str, ...]:
-    """The options for an emulator."""
     return "--region", REGION, "--endpoint-url", endpoint
 
 
@@ -88,7 +87,6 @@ def done(result: Result) -> list[str]:
 
 
 def names_with(sagemaker: Any, what: str) -> set[str]:
-    """The models and configurations whose names start with `what`."""
     found = {each["ModelName"] for each in sagemaker.list_models()["Models"]}
     found |= {each["EndpointConfigName"] for each in sagemaker.list_endpoint_configs()["EndpointConfigs"]}
     return {name for name in found if name.startswith(what)}

@@ -183,7 +183,6 @@ ALL_CALLS = 6
 
 
 def smoke(emulator: VertexEmulator, request: Path, *arguments: str) -> tuple[int, str, str]:
-    """The exit status, the output and the errors."""
     _, project, _, location, _, endpoint = emulator.endpoint.split("/")
     finished = subprocess.run(
         [

@@ -112,7 +112,6 @@ class EmulatorProcess:
         assert text in self.text(), self.text()
 
     def container_members(self) -> list[int]:
-        """The processes of its container."""
         return [member for member in container_members(self.temporary) if member != self.process.pid]
 
     def _clear(self) -> None:

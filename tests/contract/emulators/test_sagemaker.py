@@ -202,7 +202,6 @@ def emulator_of(
 
 
 def archive_of(factor: float, folder: Path) -> bytes:
-    """A model archive."""
     return pack(write_flat(folder / str(factor), factor), folder / f"{factor}.tar.gz").read_bytes()
 
 

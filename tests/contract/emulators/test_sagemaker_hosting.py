@@ -145,7 +145,6 @@ def s3(moto: S3Emulator) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def aws(moto: S3Emulator, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The shell's settings."""
     return {
         "AWS_ENDPOINT_URL_S3": moto.endpoint,
         "AWS_ENDPOINT_URL_SNS": moto.endpoint,
@@ -171,7 +170,6 @@ def topics(moto: S3Emulator) -> Iterator[dict[str, str]]:
 
 
 def message(moto: S3Emulator, topic: str, inference_id: str) -> Any:
-    """The notification about a call that a topic received."""
     with client_of("sqs", moto.endpoint) as sqs:
         url = sqs.get_queue_url(QueueName=topic)["QueueUrl"]
         found: list[Any] = []

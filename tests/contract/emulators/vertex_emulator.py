@@ -41,7 +41,6 @@ class VertexEmulator(EmulatorProcess):
 
     @property
     def endpoint(self) -> str:
-        """The resource name."""
         found = self._found()
         assert found is not None
         return found["endpoint"]
@@ -51,7 +50,6 @@ class VertexEmulator(EmulatorProcess):
         return f"{self.url}/v1/{self.endpoint}"
 
     def client(self) -> Any:
-        """The SDK's generated client."""
         return sdk_client(self.url)
 
     def sdk_endpoint(self) -> Any:

@@ -128,7 +128,6 @@ class ApiError(Exception):
 
 
 def validation_error(message: str) -> ApiError:
-    """The error for an invalid call."""
     return ApiError(400, "ValidationError", message)
 
 
@@ -207,7 +206,6 @@ _OVERHEAD = 16
 
 
 def payload_part(body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
-    """The event for a part of the container's answer, with further `headers`."""
     kind = {":message-type": "event", ":event-type": "PayloadPart", ":content-type": _OCTETS}
     return encode({**kind, **(headers or {})}, body)
 

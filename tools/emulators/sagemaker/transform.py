@@ -248,7 +248,6 @@ class Objects:
 
 
 def joined(location: str, name: str) -> str:
-    """The location of the object `name` below `location`."""
     return f"{location.rstrip('/')}/{name}"
 
 
@@ -383,7 +382,6 @@ class Processing:
         return bool(self._before) or bool(self._after) or self._joins
 
     def sent(self, record: bytes) -> bytes:
-        """Return the part of `record` that is sent to the container."""
         return self._written(self._before.select(self._read(record))) if self._before else record
 
     def kept(self, record: bytes, answer: bytes) -> bytes:

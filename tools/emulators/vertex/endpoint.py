@@ -112,12 +112,10 @@ class Deployment:
 
     @property
     def endpoint(self) -> str:
-        """The resource name of the endpoint."""
         return f"{self._location}/endpoints/{self.endpoint_id}"
 
     @property
     def model(self) -> str:
-        """The resource name of the model."""
         return f"{self._location}/models/{self.model_id}"
 
     @property
@@ -172,7 +170,6 @@ class GoogleError(Exception):
 
 
 def invalid(message: str) -> GoogleError:
-    """The error for an invalid call."""
     return GoogleError(400, message)
 
 
@@ -409,7 +406,6 @@ def passed_back(headers: Iterable[tuple[str, str]], deployment: Deployment) -> d
 
 
 def sdk_answer(headers: Iterable[tuple[str, str]], body: bytes) -> bytes:
-    """The container's answer in the SDK's envelope."""
     content_type = next((value for name, value in headers if name.lower() == _CONTENT_TYPE), "")
     held: dict[str, Any] = {"contentType": content_type, "data": base64.b64encode(body).decode()}
     return orjson.dumps(held)

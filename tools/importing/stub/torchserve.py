@@ -468,7 +468,6 @@ def is_built_in(handler):
 
 
 def service_of(name, context):
-    """The function `handle(data, context)` of a handler: a function of its module, or the method of its class."""
     name, _, function = name.partition(":")
     name = name.removesuffix(".py")
     if name in BUILT_IN:

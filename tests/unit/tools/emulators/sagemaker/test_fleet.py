@@ -58,7 +58,6 @@ class Copies:
         return cast(Container, SimpleNamespace(exit_status=None, stop=lambda *_: None, kill=lambda: None))
 
     def number(self, body: bytes = b"", **headers: str) -> int:
-        """The copy that answers."""
         return int(self.fleet.invoke(Invocation(headers, body)).body)
 
 
