@@ -83,6 +83,8 @@ _NO_SEARCH = {"cudnn_conv_algo_search": "DEFAULT"}
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _pool_lock = threading.Lock()
+# Once for a process: ONNX Runtime does not let its pool be replaced.
+_set_pool = cache(onnxruntime.set_global_thread_pool_sizes)
 
 
 def device_support(settings: Mapping[str, str]) -> DeviceSupport:
@@ -139,11 +141,7 @@ class OnnxRuntimeBackend:
         self.supports_gpus = CUDA in self._available or any(each.device.type.name == "GPU" for each in plugged)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The signature of the model in the version directory `path`, read from a temporary session.
-
-        It is on the device that the configuration asks for, where the operators of the graph have their kernels.
-        """
-        return self._signature(config, self._inspected(path, config))
+        return self._signature(config, self.inspected(path, config))
 
     def prepare(self, path: Path, config: ModelConfig, preparation: Preparation) -> ModelSignature:
         """As `inspect`; the session is that of the load if the CPU is to execute the graph, and nothing else."""
@@ -169,14 +167,12 @@ class OnnxRuntimeBackend:
         is_declared = config.max_batch_size == 0 and config.output
         return replace(tried, outputs=signature.outputs) if is_declared else tried
 
-    def inspection_session(self, path: Path, config: ModelConfig) -> Any:
-        """A session, or what the graph declares if it may have operators that are neither CUDA's nor the CPU's.
+    def inspected(self, path: Path, config: ModelConfig) -> MadeSession:
+        """A session on the device that `config` asks for, where the operators of the graph have their kernels.
 
-        Raises a ServerError.
+        It is what the graph declares if it may have operators that are neither CUDA's nor the CPU's. Raises a
+        ServerError.
         """
-        return self._inspected(path, config).session
-
-    def _inspected(self, path: Path, config: ModelConfig) -> MadeSession:
         # Optimized as the graph that serves: folding constants shows ONNX Runtime dimensions that the file has not.
         plan = self._session_settings(config, threads=1)
         gpu = next((placement for placement in placements(config) if placement.kind is DeviceKind.GPU), None)
@@ -202,7 +198,6 @@ class OnnxRuntimeBackend:
         return MadeSession(declared, {}, declared.file)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for execution providers that do not exist or that this ONNX Runtime does not have."""
         for placement in {placement.device: placement for placement in placements(config)}.values():
             self._providers(config, placement)
 
@@ -287,7 +282,6 @@ class OnnxRuntimeBackend:
         )
 
     def plan(self, config: ModelConfig, path: Path, threads: int) -> SessionSettings:
-        """The settings of the sessions of the version in the directory `path`, by `config`. Raises ConfigInvalid."""
         spinning = spinning_of(self._cores, size_of_files(path))
         return self._session_settings(config, threads=threads, spinning=spinning)
 
@@ -320,7 +314,7 @@ class OnnxRuntimeBackend:
         plan = session_settings(config, self._settings, threads=threads, spinning=spinning)
         if plan.global_thread_pool:
             with _pool_lock:
-                _make_global_pool(*global_pool_sizes(self._settings))
+                _set_pool(*global_pool_sizes(self._settings))
         return plan
 
 
@@ -370,9 +364,3 @@ def _tried(config: ModelConfig, file: Path, session: Any, signature: ModelSignat
     rows = config.max_batch_size or _MOST_ROWS
     tried = tried_signature(session, replace(signature, inputs=inputs), config.name, rows, margin)
     return replace(tried, inputs=signature.inputs)
-
-
-@cache
-def _make_global_pool(intra_op_threads: int, inter_op_threads: int) -> None:
-    """Make the thread pool of this process, once: ONNX Runtime does not let it be replaced."""
-    onnxruntime.set_global_thread_pool_sizes(intra_op_threads, inter_op_threads)

@@ -30,10 +30,10 @@ from trident.core.backends.onnxruntime.session import (
 )
 from trident.core.backends.tensors import SteadySizes
 from trident.core.config.placement import Placement
-from trident.core.config.problem import BatchingFault, ModelSignature
+from trident.core.config.problem import BatchingFault, ModelSignature, TensorSignature
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import OutOfMemory
-from trident.core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, shape_text
+from trident.core.inference.tensors import BY_NAME, Array, Shape, shape_text
 
 _log = logging.getLogger("trident.backends")
 
@@ -75,7 +75,6 @@ def tried_signature(
     if any(tensor.datatype in ("", "BF16") for tensor in (*inputs, *outputs)):
         return signature
     names = [tensor.name for tensor in outputs]
-    tried = [TrialInput(each.name, BY_NAME[each.datatype], each.shape[1:]) for each in inputs]
     options = run_options(SessionSettings())
     end = monotonic() + seconds
 
@@ -91,7 +90,7 @@ def tried_signature(
         return results
 
     with time_limit(options, seconds):
-        fault, failure = try_batches(run, tried, names, FAILURES, rows, margin)
+        fault, failure = _try_batches(run, inputs, names, rows, margin)
     if failure:
         _log.info(
             "model '%s' could not be tried in batches, because %s: the dimensions that its graph declares decide "
@@ -151,35 +150,14 @@ _ROWS_CURE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TrialInput:
-    """An input whose first dimension is variable. `dims` are the others; -1 is variable."""
-
-    name: str
-    datatype: Datatype
-    dims: Shape
-
-
 class TrialOver(Exception):
     """Raised by the function that runs the graph when the time limit has passed."""
 
 
-class TrialOutcome(NamedTuple):
-    """`fault` is why rows cannot be batched; None if they can. `failure` says why nothing was seen, or is ""."""
-
-    fault: BatchingFault | None = None
-    failure: str = ""
-
-
-def try_batches(
-    run: RunFeed,
-    inputs: Sequence[TrialInput],
-    outputs: Sequence[str],
-    failures: tuple[type[Exception], ...],
-    rows: int,
-    margin: float,
-) -> TrialOutcome:
-    """Run the graph in batches of up to `rows` rows. `failures` are what a run raises.
+def _try_batches(
+    run: RunFeed, inputs: Sequence[TensorSignature], outputs: Sequence[str], rows: int, margin: float
+) -> tuple[BatchingFault | None, str]:
+    """Run the graph in batches of up to `rows` rows. Return why they cannot be batched, and why nothing was seen.
 
     `margin` is how far floating-point numbers may be apart, as a part of the largest in their row: kernels may round
     differently for different numbers of rows.
@@ -187,11 +165,12 @@ def try_batches(
     """
     failure = "its inputs are too large"
     without_result = 0
-    is_sound = all(each.dims == (-1,) and each.datatype.dtype.kind == "f" for each in inputs)
-    lengths = _LENGTHS if any(-1 in each.dims for each in inputs) else (1,)
+    dtypes = [BY_NAME[each.datatype].dtype for each in inputs]
+    is_sound = all(each.shape[1:] == (-1,) and dtype.kind == "f" for each, dtype in zip(inputs, dtypes, strict=True))
+    lengths = _LENGTHS if any(-1 in each.shape[1:] for each in inputs) else (1,)
     for length, kind in product((*lengths, *_SAMPLES) if is_sound else lengths, _KINDS):
-        shapes = [tuple(length if dim == -1 else dim for dim in each.dims) for each in inputs]
-        size = sum(math.prod(shape) * each.datatype.dtype.itemsize for shape, each in zip(shapes, inputs, strict=True))
+        shapes = [tuple(length if dim == -1 else dim for dim in each.shape[1:]) for each in inputs]
+        size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True))
         if size * len(_SCALES) > _INPUT_BYTES_AT_MOST:
             continue
         feeds = [
@@ -199,102 +178,87 @@ def try_batches(
             for number in range(min(rows, len(_SCALES)))
         ]
         try:
-            alone = [list(run(feed)) for feed in feeds]
+            trial = _Trial(run, outputs, margin, feeds, [list(run(feed)) for feed in feeds])
         except TrialOver:
-            return TrialOutcome(failure="it took too long")
-        except failures as exc:
+            return None, "it took too long"
+        except FAILURES as exc:
             failure = f"it fails on made-up inputs: {_first_line(exc)}"
             continue
         try:
             began = monotonic()
-            fault = _fault(run, feeds, alone, outputs, failures, margin)
+            fault = trial.fault()
             # As many rows as a second allows at the speed of the batches before.
             large = min(rows, _LARGE_ROWS, _LARGE_BYTES // max(1, size), int(_LARGE_SECONDS / (monotonic() - began)))
             if fault is None and large > len(feeds):
-                fault = _fault_of_many(run, feeds, alone, outputs, failures, margin, large)
+                fault = trial.fault_of_many(large)
         except TrialOver:
-            return TrialOutcome(failure="it took too long")
-        except failures as exc:  # the row that it has answered already
-            return TrialOutcome(failure=f"it fails now and then: {_first_line(exc)}")
+            return None, "it took too long"
+        except FAILURES as exc:  # the row that it has answered already
+            return None, f"it fails now and then: {_first_line(exc)}"
         shows_something = all(
             any(row.size and (row.dtype.kind != "f" or np.isfinite(row).any()) for row in column)
-            for column in zip(*alone, strict=True)
+            for column in zip(*trial.alone, strict=True)
         )
         if fault is not None or shows_something or without_result == _RUNS_WITHOUT_RESULT:
-            return TrialOutcome(fault)
+            return fault, ""
         without_result += 1
-    return TrialOutcome() if without_result else TrialOutcome(failure=failure)
+    return None, "" if without_result else failure
 
 
-def _fault(
-    run: RunFeed,
-    feeds: Sequence[Feed],
-    alone: Sequence[Sequence[Array]],
-    outputs: Sequence[str],
-    failures: tuple[type[Exception], ...],
-    margin: float,
-) -> BatchingFault | None:
-    for answer in alone:
-        for name, result in zip(outputs, answer, strict=True):
-            if result.shape[:1] != (1,):
-                return BatchingFault(f"output '{name}' has shape {shape_text(result.shape)} for one row", _SHAPE_CURE)
-    for count in range(2, len(feeds) + 1):
-        batch = {name: np.concatenate([feed[name] for feed in feeds[:count]]) for name in feeds[0]}
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Rows that the graph has answered `alone`, and are to be run in batches."""
+
+    run: RunFeed
+    outputs: Sequence[str]
+    margin: float
+    feeds: Sequence[Feed]
+    alone: Sequence[Sequence[Array]]
+
+    def fault(self) -> BatchingFault | None:
+        for answer in self.alone:
+            for name, result in zip(self.outputs, answer, strict=True):
+                if result.shape[:1] != (1,):
+                    return BatchingFault(
+                        f"output '{name}' has shape {shape_text(result.shape)} for one row", _SHAPE_CURE
+                    )
+        for count in range(2, len(self.feeds) + 1):
+            try:
+                together = self.run(self._batch(count))
+            except FAILURES as exc:
+                text = f"it takes one row, and fails on a batch of {count}: {_first_line(exc)}"
+                return BatchingFault(text, "export it with a dynamic first dimension")
+            for name, result in zip(self.outputs, together, strict=True):
+                if result.shape[:1] != (count,):
+                    text = f"output '{name}' has shape {shape_text(result.shape)} for a batch of {count}"
+                    return BatchingFault(text, _SHAPE_CURE)
+            if fault := self._mixed(together, count):
+                return fault
+        return None
+
+    def fault_of_many(self, count: int) -> BatchingFault | None:
+        """Return the fault of a batch of `count` rows, more than there are feeds. A batch that fails shows no fault."""
         try:
-            together = run(batch)
-        except failures as exc:
-            text = f"it takes one row, and fails on a batch of {count}: {_first_line(exc)}"
-            return BatchingFault(text, "export it with a dynamic first dimension")
-        for name, result in zip(outputs, together, strict=True):
-            if result.shape[:1] != (count,):
-                text = f"output '{name}' has shape {shape_text(result.shape)} for a batch of {count}"
-                return BatchingFault(text, _SHAPE_CURE)
-        if fault := _mixed(run, feeds, alone, outputs, together, margin, count):
-            return fault
-    return None
+            together = self.run(self._batch(count))
+        except (TrialOver, *FAILURES):
+            return None
+        return self._mixed(together, count) if all(each.shape[:1] == (count,) for each in together) else None
 
+    def _batch(self, count: int) -> Feed:
+        """The feeds in their order, again and again until there are `count`."""
+        order = [number % len(self.feeds) for number in range(count)]
+        return {name: np.concatenate([feed[name] for feed in self.feeds])[order] for name in self.feeds[0]}
 
-def _fault_of_many(
-    run: RunFeed,
-    feeds: Sequence[Feed],
-    alone: Sequence[Sequence[Array]],
-    outputs: Sequence[str],
-    failures: tuple[type[Exception], ...],
-    margin: float,
-    count: int,
-) -> BatchingFault | None:
-    """Return the fault of a batch of `count` rows, more than there are feeds. A batch that fails shows no fault."""
-    order = [number % len(feeds) for number in range(count)]
-    batch = {name: np.concatenate([feed[name] for feed in feeds])[order] for name in feeds[0]}
-    try:
-        together = run(batch)
-    except TrialOver:
+    def _mixed(self, together: Sequence[Array], count: int) -> BatchingFault | None:
+        """The fault of the first row that differs from itself alone, where that does not change by itself."""
+        for number in range(count):
+            row = number % len(self.feeds)
+            for at, name in enumerate(self.outputs):
+                mine, beside = self.alone[row][at], together[at][number : number + 1]
+                seen = _difference(mine, beside, self.margin)
+                if seen and not _difference(mine, self.run(self.feeds[row])[at], self.margin):
+                    return BatchingFault(f"a row of output '{name}' {seen} in a batch of {count}", _ROWS_CURE)
         return None
-    except failures:
-        return None
-    if any(result.shape[:1] != (count,) for result in together):
-        return None
-    return _mixed(run, feeds, alone, outputs, together, margin, count)
-
-
-def _mixed(
-    run: RunFeed,
-    feeds: Sequence[Feed],
-    alone: Sequence[Sequence[Array]],
-    outputs: Sequence[str],
-    together: Sequence[Array],
-    margin: float,
-    count: int,
-) -> BatchingFault | None:
-    """The fault of the first row of a batch that differs from itself alone, where that does not change by itself."""
-    for number in range(count):
-        row = number % len(feeds)
-        for at, name in enumerate(outputs):
-            mine, beside = alone[row][at], together[at][number : number + 1]
-            seen = _difference(mine, beside, margin)
-            if seen and not _difference(mine, run(feeds[row])[at], margin):
-                return BatchingFault(f"a row of output '{name}' {seen} in a batch of {count}", _ROWS_CURE)
-    return None
 
 
 def _difference(alone: Array, beside: Array, margin: float) -> str:
@@ -309,7 +273,6 @@ def _difference(alone: Array, beside: Array, margin: float) -> str:
 
 
 def _close(alone: Array, beside: Array, margin: float) -> Any:
-    """Return an array that tells which elements are equal up to rounding."""
     if alone.dtype.kind != "f":
         # A tie before the rounding to 8 bits is one apart.
         if alone.dtype.itemsize == 1 and alone.dtype.kind in "iu" and alone.size and np.ptp(alone) >= _QUANTIZED:
@@ -368,21 +331,21 @@ _KINDS = (
 )
 
 
-def _row(inputs: Sequence[TrialInput], shapes: Sequence[Shape], kind: _Kind, number: int) -> Iterator[Array]:
+def _row(inputs: Sequence[TensorSignature], shapes: Sequence[Shape], kind: _Kind, number: int) -> Iterator[Array]:
     """The inputs of row `number`, with the batch dimension."""
     integers = kind.first
     for each, shape in zip(inputs, shapes, strict=True):
-        datatype = each.datatype
-        if datatype is BYTES:
+        dtype = BY_NAME[each.datatype].dtype
+        if dtype.hasobject:
             texts = [kind.words[(number + at) % len(kind.words)] for at in range(math.prod(shape))]
             values = np.array(texts, object)
-        elif datatype.dtype.kind == "b":
+        elif dtype.kind == "b":
             values = _bits(number, shape)
-        elif datatype.dtype.kind == "f":
+        elif dtype.kind == "f":
             values = kind.floats(number, shape)
         else:
             values, integers = integers(number, shape), kind.integers
-        yield values.astype(datatype.dtype).reshape((1, *shape))
+        yield values.astype(dtype).reshape((1, *shape))
 
 
 def _shown(value: Any) -> str:

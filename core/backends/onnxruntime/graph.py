@@ -260,7 +260,6 @@ class CutGraph:
 
 
 def is_zipped(onnx_type: str) -> bool:
-    """Return True for a type of ONNX Runtime that a ZipMap makes."""
     return onnx_type in ("seq(map(int64,tensor(float)))", "seq(map(string,tensor(float)))")
 
 

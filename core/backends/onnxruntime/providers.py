@@ -71,7 +71,6 @@ def requested_providers(
 
 
 def check_available(requests: Sequence[ProviderRequest], available: Sequence[str], model_name: str) -> None:
-    """Raises ModelLoadFailed for a requested provider that the installed ONNX Runtime was built without."""
     for request in requests:
         if request.device is None and request.name not in available:
             raise ModelLoadFailed(
@@ -132,7 +131,6 @@ NO_DEVICE_CURE = "the plugin's documentation says what it needs: a driver, libra
 
 
 def is_plugged(config: ModelConfig, placement: Placement) -> bool:
-    """Return True if the accelerator of the instances at `placement` is a plugin."""
     return any(each.name.startswith(PLUGIN) for each in _accelerators(config, placement))
 
 

@@ -23,7 +23,16 @@ from trident.core.errors import BackendFailed, InvalidRequest, Unsupported
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, bytes_array, element_count
 
+_log = logging.getLogger("trident.backends")
+
 BF16 = BY_NAME["BF16"]
+# NVIDIA's number as a vendor of PCI devices.
+_NVIDIA = 0x10DE
+
+
+def pinned_memory(device_id: int) -> Any:
+    """The pinned memory of the host from which ONNX Runtime copies to and from a GPU, as one of its devices."""
+    return capi.OrtDevice(capi.OrtDevice.cuda(), capi.OrtDeviceMemoryType.HOST_ACCESSIBLE.value, _NVIDIA, device_id)
 
 
 def make_runner(
@@ -38,9 +47,8 @@ def make_runner(
 
     Raises Unsupported for datatypes that its Python binding cannot pass together.
     """
-    inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
-    outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
-    used = {*inputs.values(), *outputs.values()}
+    inputs = {tensor.datatype for tensor in spec.inputs.values()}
+    used = inputs | {tensor.datatype for tensor in spec.outputs.values()}
     run: Run = session.run
     run_bound: RunBound | None = None
     on_buffer: OnBuffer | None = None
@@ -48,17 +56,17 @@ def make_runner(
         driver = CudaDriver.open()
         on_buffer = PinnedBuffers(driver, placement.device_id).replace if driver is not None else None
         if BYTES not in used:
-            on_device = DeviceRun(session, spec, "cuda", placement.device_id, pinned_memory(placement.device_id))
+            on_device = ValueRun(session, spec, "cuda", placement.device_id, pinned_memory(placement.device_id))
             run, run_bound = on_device, on_device.bound
     if BF16 in used and run_bound is None:
-        if BYTES in inputs.values():
+        if BYTES in inputs:
             raise Unsupported(
                 f"model '{spec.name}' has inputs of datatype BYTES beside tensors of BF16, which ONNX Runtime's Python "
                 "binding cannot pass together",
                 hint="cast BF16 to FP32 at the inputs and outputs of the graph",
                 model=spec.name,
             )
-        run = ValueRun(session, inputs, outputs)
+        run = ValueRun(session, spec)
     return Runner(
         run=text_run(run, spec.name) if BYTES in used else run,
         run_bound=run_bound,
@@ -114,49 +122,89 @@ def _to_text(name: str, array: Array, model: str) -> Array:
 
 
 class ValueRun:
-    """Runs `session` on ONNX Runtime's values, through a binding that belongs to one instance. One thread at a time.
+    """A Run on ONNX Runtime's values, through a binding that belongs to one instance. One thread at a time.
 
-    BF16 needs it, which numpy does not have, and tensors that have a place. All other runs use arrays, which is faster.
-    `inputs` and `outputs` map names to datatypes; other inputs have that of their array. `device` is where tensors have
-    their places, by ONNX Runtime's name: cpu or cuda. `memory` is where the other outputs are, which the host must be
-    able to read.
+    BF16 needs it, which numpy does not have, and `bound`, a RunBound for a model that `may_bind`. All other runs use
+    arrays, which is faster. `device` is where bound tensors are, by ONNX Runtime's name: cpu or cuda. `memory` is where
+    the other outputs are, such as pinned memory: copies to it are faster, and the host does not wait for each of them.
+    Should ONNX Runtime have none of it, they are in memory of its own choice from the first run on.
     """
 
     def __init__(
-        self,
-        session: Any,
-        inputs: Mapping[str, Datatype],
-        outputs: Mapping[str, Datatype],
-        device: str = "cpu",
-        device_id: int = 0,
-        memory: Any = None,
+        self, session: Any, spec: ModelSpec, device: str = "cpu", device_id: int = 0, memory: Any = None
     ) -> None:
-        self._inputs = inputs
-        self._outputs = outputs
+        self._inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
+        self._outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
         self._device, self._device_id = device, device_id
         self._memory = memory
+        self._is_proven = memory is None
         self._binding = session.io_binding()
-        self._run = session.run_with_iobinding
+        self._run_binding = session.run_with_iobinding
+        self._model = spec.name
+        self._batching = spec.max_batch_size > 0
+        # ONNX Runtime must be told the shape of an output that it is to write somewhere.
+        self._fixed = {name: tensor.dims for name, tensor in spec.outputs.items() if -1 not in tensor.dims}
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
         """Return the outputs `names` for `feed`, as arrays that no later run writes to.
 
         Raises what ONNX Runtime raises.
         """
-        return [result for result in self.run_at(names, feed, run_options, {}, {}) if not isinstance(result, tuple)]
+        return [result for result in self._run(names, feed, run_options, {}, {}) if not isinstance(result, tuple)]
 
-    def run_at(
+    def bound(
         self,
         names: list[str],
         feed: Mapping[str, Array],
-        run_options: Any,
+        options: Any,
+        inputs: Mapping[str, BoundTensor],
+        outputs: Mapping[str, DevicePlace],
+        total: int,
+    ) -> list[Array | Shape]:
+        """See RunBound. An output is written to its place if the configuration says its shape."""
+        places: dict[str, BoundTensor] = {}
+        for name in names:
+            place, dims = outputs.get(name), self._fixed.get(name)
+            if place is None or dims is None:
+                continue
+            shape = (total, *dims) if self._batching else dims
+            if element_count(shape) * self._outputs[name].size <= place.byte_size:
+                places[name] = BoundTensor(place.address, shape)
+        return self._run(names, feed, options, inputs, places)
+
+    def _run(
+        self,
+        names: list[str],
+        feed: Mapping[str, Array],
+        options: Any,
         inputs: Mapping[str, BoundTensor],
         places: Mapping[str, BoundTensor],
     ) -> list[Array | Shape]:
-        """Return the outputs `names`: an array, or the shape of one that is written to its place in `places`.
+        if self._is_proven:
+            return self._run_once(names, feed, options, inputs, places)
+        try:
+            results = self._run_once(names, feed, options, inputs, places)
+        except FAILURES as error:
+            pinned, self._memory = self._memory, None
+            try:
+                results = self._run_once(names, feed, options, inputs, places)
+            except FAILURES:
+                # It has another reason.
+                self._memory = pinned
+                raise
+            _log.info("the outputs of '%s' are not in pinned memory: %s", self._model, error)
+        self._is_proven = True
+        return results
 
-        `inputs` are those that are not in `feed`.
-        """
+    def _run_once(
+        self,
+        names: list[str],
+        feed: Mapping[str, Array],
+        options: Any,
+        inputs: Mapping[str, BoundTensor],
+        places: Mapping[str, BoundTensor],
+    ) -> list[Array | Shape]:
+        """Return the outputs `names`: an array, or the shape of one that is written to its place in `places`."""
         binding = self._binding
         try:
             for name, array in feed.items():
@@ -180,7 +228,7 @@ class ValueRun:
                 else:
                     # The public method does not know pinned memory.
                     binding._iobinding.bind_output(name, self._memory)
-            self._run(binding, run_options)
+            self._run_binding(binding, options)
             if places or self._memory is not None:
                 binding.synchronize_outputs()
             values = binding.get_outputs()
@@ -201,17 +249,6 @@ class ValueRun:
         return array
 
 
-_log = logging.getLogger("trident.backends")
-
-# NVIDIA's number as a vendor of PCI devices.
-_NVIDIA = 0x10DE
-
-
-def pinned_memory(device_id: int) -> Any:
-    """The pinned memory of the host from which ONNX Runtime copies to and from a GPU, as one of its devices."""
-    return capi.OrtDevice(capi.OrtDevice.cuda(), capi.OrtDeviceMemoryType.HOST_ACCESSIBLE.value, _NVIDIA, device_id)
-
-
 class _HostMemory:
     """The memory of one of ONNX Runtime's values, as numpy's array interface. An array of it keeps the value alive."""
 
@@ -219,75 +256,6 @@ class _HostMemory:
         self.value = value
         place = value.data_ptr(), False
         self.__array_interface__ = {"shape": tuple(value.shape()), "typestr": dtype.str, "data": place, "version": 3}
-
-
-class DeviceRun(ValueRun):
-    """A ValueRun whose `bound` is a RunBound, for a model that `may_bind`.
-
-    Outputs without a place are in `memory`, pinned memory: copies to it are faster, and the host does not wait for each
-    of them. Should ONNX Runtime have none of it, they are in memory of its own choice from the first run on.
-    """
-
-    def __init__(
-        self,
-        session: Any,
-        spec: ModelSpec,
-        device: str,
-        device_id: int,
-        memory: Any = None,
-    ) -> None:
-        inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
-        outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
-        super().__init__(session, inputs, outputs, device, device_id, memory)
-        self._model = spec.name
-        self._is_proven = memory is None
-        self._batching = spec.max_batch_size > 0
-        # ONNX Runtime must be told the shape of an output that it is to write somewhere.
-        self._fixed = {name: tensor.dims for name, tensor in spec.outputs.items() if -1 not in tensor.dims}
-
-    def run_at(
-        self,
-        names: list[str],
-        feed: Mapping[str, Array],
-        run_options: Any,
-        inputs: Mapping[str, BoundTensor],
-        places: Mapping[str, BoundTensor],
-    ) -> list[Array | Shape]:
-        if self._is_proven:
-            return super().run_at(names, feed, run_options, inputs, places)
-        try:
-            results = super().run_at(names, feed, run_options, inputs, places)
-        except FAILURES as error:
-            pinned, self._memory = self._memory, None
-            try:
-                results = super().run_at(names, feed, run_options, inputs, places)
-            except FAILURES:
-                # It has another reason.
-                self._memory = pinned
-                raise
-            _log.info("the outputs of '%s' are not in pinned memory: %s", self._model, error)
-        self._is_proven = True
-        return results
-
-    def bound(
-        self,
-        names: list[str],
-        feed: Mapping[str, Array],
-        options: Any,
-        inputs: Mapping[str, BoundTensor],
-        outputs: Mapping[str, DevicePlace],
-        total: int,
-    ) -> list[Array | Shape]:
-        """See RunBound. An output is written to its place if the configuration says its shape."""
-        places: dict[str, BoundTensor] = {}
-        for name in names:
-            place, dims = outputs.get(name), self._fixed.get(name)
-            if place is None or dims is None:
-                continue
-            shape = (total, *dims) if self._batching else dims
-            if element_count(shape) * self._outputs[name].size <= place.byte_size:
-                places[name] = BoundTensor(place.address, shape)
-        return self.run_at(names, feed, options, inputs, places)
 
 
 def _element_type(datatype: Datatype) -> Any:

@@ -179,7 +179,6 @@ class SessionSettings:
 
     @property
     def thread_plan(self) -> str:
-        """The session's threads, as the start table shows them."""
         if self.global_thread_pool:
             return "the global pool"
         return f"{self.intra_op_threads or 'default'} intra-op, {self.inter_op_threads or 'default'} inter-op"
@@ -439,7 +438,6 @@ def ender(options: Any) -> Callable[[], None]:
 
 
 def run_options(settings: SessionSettings) -> Any:
-    """Return the options of every run of a model's sessions."""
     options = onnxruntime.RunOptions()
     # A failed run raises, and the exception is logged where the request is answered. Here it would be logged twice.
     options.log_severity_level = SILENT

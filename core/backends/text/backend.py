@@ -78,7 +78,7 @@ class TextBackend:
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         """Return the tensors of the task of the model in the version directory `path`."""
         model = read_text_model(path, config)
-        session = self._onnxruntime.inspection_session(path, _with_file(config, model))
+        session = self._onnxruntime.inspected(path, _with_file(config, model)).session
         task = TASKS[model.task](model, read_tokenizer(model), _shapes(session))
         return ModelSignature(
             inputs=task.inputs,

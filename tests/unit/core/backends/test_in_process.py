@@ -24,7 +24,7 @@ from tests.unit.core.cuda.fake_cuda import FakeCuda
 from tests.unit.onnx_serving import add_sub_config, serving, session_of
 from trident.core.backends.backend import BackendInstance, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner, length_axes, may_bind
-from trident.core.backends.onnxruntime.runs import DeviceRun
+from trident.core.backends.onnxruntime.runs import ValueRun
 from trident.core.backends.onnxruntime.session import FAILURES, failure_of
 from trident.core.backends.tensors import SteadySizes
 from trident.core.config.placement import DeviceKind, Placement
@@ -217,7 +217,7 @@ def with_onnxruntime(folder: Path, cuda: FakeCuda) -> Iterator[tuple[ModelSpec, 
     config = config_of(add_sub_config("FP32"))
     spec = spec_of(config)
     session = session_of(onnx_models.add_sub("FP32"))
-    run = DeviceRun(session, spec, "cpu", 0)
+    run = ValueRun(session, spec, "cpu", 0)
     runner = Runner(run=run, run_bound=run.bound)
     instance = model_of(lambda _: session, lambda *_: runner, config).instance(Placement("model_0", DeviceKind.GPU))
     try:

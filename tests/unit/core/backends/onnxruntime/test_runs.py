@@ -20,7 +20,7 @@ from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, session_of, usable_gpus
 from trident.core.backends.in_process import BoundTensor
-from trident.core.backends.onnxruntime.runs import DeviceRun, ValueRun, pinned_memory
+from trident.core.backends.onnxruntime.runs import ValueRun, pinned_memory
 from trident.core.cuda import CudaDriver, DeviceBlock
 from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory
 from trident.core.inference.response import DevicePlace
@@ -143,10 +143,10 @@ def test_instance_releases_the_tensors_of_a_batch(tmp_path: Path) -> None:
 
 def test_concurrent_runs_share_no_result() -> None:
     session = session_of(onnx_models.identity("FP32"))
-    rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
+    spec = spec_of(config_of(identity_config("FP32", [-1])))
 
     def run_some(worker: int) -> list[tuple[float, Array]]:
-        values = ValueRun(session, rows, rows)
+        values = ValueRun(session, spec)
         marks = [float(100 * worker + n) for n in range(50)]
         # Results are kept until all threads are done: memory reused too early would hold the values of another run.
         return [
@@ -163,8 +163,7 @@ def test_failed_run_unbinds_its_tensors() -> None:
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
     session = session_of(onnx_models.picky())
-    inputs, outputs = {"INDEX": BY_NAME["INT64"]}, {"VALUE": BY_NAME["FP32"]}
-    values = ValueRun(session, inputs, outputs)
+    values = ValueRun(session, spec_of(config_of(PICKY)))
     with pytest.raises(Exception, match="out of data bounds"):
         values(["VALUE"], {"INDEX": np.array([[99]])}, options)
     assert values(["VALUE"], {"INDEX": np.array([[2]])}, options)[0].tolist() == [[20]]
@@ -176,11 +175,11 @@ def test_failed_run_unbinds_its_tensors() -> None:
 NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"]
 
 
-def device_run(datatype: str, dims: int, device: str, provider: str, memory: object = None) -> DeviceRun:
+def device_run(datatype: str, dims: int, device: str, provider: str, memory: object = None) -> ValueRun:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", datatype, [-1])
     spec = spec_of(config_of(text + tensor_text("output", "OUTPUT0", datatype, [dims])))
     session = onnxruntime.InferenceSession(onnx_models.identity(datatype).SerializeToString(), providers=[provider])
-    return DeviceRun(session, spec, device, 0, memory)
+    return ValueRun(session, spec, device, 0, memory)
 
 
 @pytest.mark.parametrize("datatype", NUMERIC)
@@ -202,7 +201,7 @@ def test_every_datatype_is_read_and_written_in_place(datatype: str) -> None:
 
 def test_unrequested_output_is_not_overwritten() -> None:
     spec = spec_of(config_of(add_sub_config("FP32")))
-    run = DeviceRun(session_of(onnx_models.add_sub("FP32")), spec, "cpu", 0)
+    run = ValueRun(session_of(onnx_models.add_sub("FP32")), spec, "cpu", 0)
     feed = {name: np.ones((1, 16), np.float32) for name in ("INPUT0", "INPUT1")}
     written = np.zeros((1, 16), np.float32)
     place = {"OUTPUT0": DevicePlace(0, written.ctypes.data, written.nbytes)}
@@ -251,7 +250,7 @@ def test_outputs_use_ordinary_memory_without_pinned_memory(caplog: pytest.LogCap
     caplog.set_level("INFO")
     spec = spec_of(config_of(identity_config("FP32", [3])))
     session = Refusing(session_of(onnx_models.identity("FP32")))
-    run = DeviceRun(session, spec, "cpu", 0, CPU_MEMORY)
+    run = ValueRun(session, spec, "cpu", 0, CPU_MEMORY)
     feed = {"INPUT0": np.ones((2, 3), np.float32)}
     session.failures = 2  # for another reason than the memory
     with pytest.raises(RuntimeError):
