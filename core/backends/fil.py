@@ -11,6 +11,7 @@ import math
 import mmap
 import re
 import tempfile
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -69,14 +70,12 @@ class FilBackend:
     def __init__(self, settings: Mapping[str, str] | None = None) -> None: ...
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
-        """The tensors of the trees in the version directory `path`."""
         settings = TreeSettings.read(config)
         file = tree_path(path, config, settings)
         check_installed(_FRAMEWORK, _NAME, config.name)
         return signature_of(header_of(read_trees(file, settings, config.name)), settings)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for features of Triton's GPU library only, and for wrong parameters and tensors."""
         if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
             raise Unsupported(
                 "KIND_GPU cannot be used in CPU-only build",
@@ -107,7 +106,7 @@ class FilBackend:
 
         def runner(trees: Any, placement: Placement) -> Runner:
             # How far a row goes in a tree differs with its values, but no further than the tree is deep.
-            return Runner(run=run_of(trees, settings, rules, INPUT, width, threads), may_run_inline=True)
+            return Runner(run=run_of(trees, settings, rules, width, threads), may_run_inline=True)
 
         framework = Framework(
             load=load,
@@ -136,7 +135,6 @@ class TreeSettings:
 
     @classmethod
     def read(cls, config: ModelConfig) -> TreeSettings:
-        """The settings of `config`. Raises a ServerError that names the parameter."""
         given = parameters_of(config)
         model_type = given.get("model_type", "xgboost")
         if model_type not in DEFAULT_FILES:
@@ -201,7 +199,6 @@ def signature_of(header: TreeHeader, settings: TreeSettings) -> ModelSignature:
 
 
 def check_tensors(config: ModelConfig) -> None:
-    """Raise a ServerError unless the configuration has Triton's one input and output of FP32."""
     for side, entries, name in (("input", config.input, INPUT), ("output", config.output, _OUTPUT)):
         if any(entry.name == _SHAP for entry in entries):
             raise Unsupported(
@@ -284,7 +281,6 @@ def _narrow(scores: Array) -> Array:
 
 
 def tree_path(version: Path, config: ModelConfig, settings: TreeSettings) -> Path:
-    """The model file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
     named: str = config.default_model_filename
     # Triton's rule for a backend without a platform fills in this name, which no type of tree model has.
     is_given = named not in ("", f"model.{config.backend}")
@@ -301,14 +297,6 @@ def type_of(path: Path, settings: TreeSettings) -> str:
         return settings.model_type
     # A quotation mark begins the first key of JSON, and nothing in UBJSON.
     return "xgboost_json" if start[1:].lstrip()[:1] == b'"' else "xgboost_ubj"
-
-
-def hint_of(path: Path, settings: TreeSettings, other_cause: str) -> str:
-    """The cure for a file that cannot be read."""
-    return content_hint(path) or (
-        f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, {other_cause}: set "
-        f"model_type to the format that it was saved in ({', '.join(DEFAULT_FILES)}), or compare it with the original"
-    )
 
 
 # --- predictions of Treelite's C library, called with what its Python function makes anew for each call
@@ -341,79 +329,56 @@ def _library() -> Any:
     return library
 
 
-class TreePrediction:
-    """The scores of rows for one instance of a model. `threads` are the most that compute. Instance thread.
+def run_of(trees: Any, settings: TreeSettings, rules: RowRules, width: int, threads: int) -> Run:
+    """Make the run of an instance: `width` values for each row, computed by at most `threads` threads.
 
     Rows are divided among threads here: those of OpenMP, which Treelite would divide them among, wait for each other
     by spinning, so that ten times the time is computed when other processes want the cores too. Besides, it is an error
     to want more of them than another library allows, as PyTorch does for its own models.
     """
+    library = _library()
+    features, visits = int(trees.num_feature), max(1, int(trees.num_tree))
+    input_type = str(trees.input_type).encode()
+    input_dtype, output_dtype = np.dtype(trees.input_type), np.dtype(trees.output_type)
+    # Predictions on the calling thread, and as the model's objective says.
+    config = ctypes.c_void_p()
+    text = json.dumps({"predict_type": "default", "nthread": 1}).encode()
+    _check(library.TreeliteGTILParseConfig(text, ctypes.byref(config)))
+    # It starts them when they are needed, and they end when it is dropped.
+    others = ThreadPoolExecutor(threads - 1, "trees") if threads > 1 else None
 
-    def __init__(self, trees: Any, threads: int) -> None:
-        self._trees = trees
-        self._features = int(trees.num_feature)
-        self._visits = max(1, int(trees.num_tree))
-        self._input_type = str(trees.input_type).encode()
-        self._input_dtype, self._output_dtype = np.dtype(trees.input_type), np.dtype(trees.output_type)
-        self._config = _Config()
-        sizes, dimensions = ctypes.POINTER(ctypes.c_uint64)(), ctypes.c_uint64()
-        _check(
-            _library().TreeliteGTILGetOutputShape(
-                trees.handle, 1, self._config.handle, ctypes.byref(sizes), ctypes.byref(dimensions)
-            )
-        )
-        self._shape = tuple(int(size) for size in sizes[1 : dimensions.value])
-        self._threads = threads
-        # It starts them when they are needed, and they end when it is dropped.
-        self._others = ThreadPoolExecutor(threads - 1, "trees") if threads > 1 else None
+    def predict(rows: Array, scores: Array) -> None:
+        """Write the scores of `rows`. Any thread; the interpreter's lock is released meanwhile."""
+        given, written = rows.ctypes.data, scores.ctypes.data
+        _check(library.TreeliteGTILPredict(trees.handle, given, input_type, len(rows), written, config))
 
-    def scores(self, rows: Array) -> Array:
-        """The scores (rows, classes) of `rows` (rows, features). Raises TreeliteError."""
+    def run(names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
+        rows = rules.applied(feed[INPUT]) if rules else feed[INPUT]
         # The library reads `features` values of each row, in order and of its own datatype.
-        rows = np.ascontiguousarray(rows, self._input_dtype).reshape(-1, self._features)
+        rows = np.ascontiguousarray(rows, input_dtype).reshape(-1, features)
         count = len(rows)
-        scores: Array = np.zeros((count, *self._shape), self._output_dtype)
-        used = min(self._threads, count, 1 + count * self._visits // _VISITS_PER_THREAD)
-        if self._others is None or used <= 1:
-            self._predict(rows, scores)
+        scores: Array = np.zeros((count, *shape), output_dtype)
+        used = min(threads, count, 1 + count * visits // _VISITS_PER_THREAD)
+        if others is None or used <= 1:
+            predict(rows, scores)
         else:
             ends = [count * number // used for number in range(used + 1)]
             parts = [(rows[start:end], scores[start:end]) for start, end in pairwise(ends)]
-            others = [self._others.submit(self._predict, *part) for part in parts[1:]]
+            submitted = [others.submit(predict, *part) for part in parts[1:]]
             try:
-                self._predict(*parts[0])
+                predict(*parts[0])
             finally:
-                wait(others)
-            for other in others:
-                other.result()
+                wait(submitted)
+            for each in submitted:
+                each.result()
         # Rows, targets, classes; the backend lets no second target pass.
-        return scores[:, 0, :]
+        return [answers(scores[:, 0, :], settings, width)]
 
-    def _predict(self, rows: Array, scores: Array) -> None:
-        """Write the scores of `rows`. Any thread; the interpreter's lock is released meanwhile."""
-        _check(
-            _library().TreeliteGTILPredict(
-                self._trees.handle,
-                rows.ctypes.data,
-                self._input_type,
-                len(rows),
-                scores.ctypes.data,
-                self._config.handle,
-            )
-        )
-
-
-class _Config:
-    """Configuration of predictions: on the calling thread, and as the model's objective says."""
-
-    def __init__(self) -> None:
-        self.handle = ctypes.c_void_p()
-        text = json.dumps({"predict_type": "default", "nthread": 1}).encode()
-        _check(_library().TreeliteGTILParseConfig(text, ctypes.byref(self.handle)))
-
-    def __del__(self) -> None:
-        if self.handle:
-            _library().TreeliteGTILDeleteConfig(self.handle)
+    weakref.finalize(run, library.TreeliteGTILDeleteConfig, config).atexit = False
+    sizes, dimensions = ctypes.POINTER(ctypes.c_uint64)(), ctypes.c_uint64()
+    _check(library.TreeliteGTILGetOutputShape(trees.handle, 1, config, ctypes.byref(sizes), ctypes.byref(dimensions)))
+    shape = tuple(int(size) for size in sizes[1 : dimensions.value])
+    return run
 
 
 def _check(status: int) -> None:
@@ -449,7 +414,6 @@ class RowRules:
         return bool(self.zero_missing or self.truncated or not math.isnan(self.missing))
 
     def applied(self, rows: Array) -> Array:
-        """Return `rows` [row, feature] as Treelite has to see them."""
         made: Array = np.array(rows)
         if not math.isnan(self.missing):
             made[made == self.missing] = np.nan
@@ -578,7 +542,6 @@ def _is_tree(text: str) -> bool:
 
 
 def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
-    """The Treelite model in the file at `path`. Raises ModelLoadFailed with Treelite's text."""
     import treelite
 
     try:
@@ -591,7 +554,11 @@ def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
                 raise treelite.TreeliteError(f"tree {number} has features beyond the {trees.num_feature} of a row")
         return trees
     except treelite.TreeliteError as exc:
-        hint = hint_of(path, settings, f"or newer than Treelite {treelite.__version__}, which is installed")
+        hint = content_hint(path) or (
+            f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, or newer than Treelite "
+            f"{treelite.__version__}, which is installed: set model_type to the format that it was saved in "
+            f"({', '.join(DEFAULT_FILES)}), or compare it with the original"
+        )
         # Without the time that Treelite writes, and the native stack that may follow.
         text = str(exc).partition("\nStack trace")[0].strip()
         text = text.partition("] ")[2] if text.startswith("[") and "] " in text else text
@@ -603,14 +570,3 @@ def header_of(trees: Any) -> TreeHeader:
     return TreeHeader(
         int(trees.num_feature), int(header.get_field("num_class")[0]), int(header.get_field("num_target")[0])
     )
-
-
-def run_of(trees: Any, settings: TreeSettings, rules: RowRules, tensor: str, width: int, threads: int) -> Run:
-    """Make the run of an instance: `width` values for each row of the input `tensor`, on at most `threads` threads."""
-    prediction = TreePrediction(trees, threads)
-
-    def run(names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
-        rows = rules.applied(feed[tensor]) if rules else feed[tensor]
-        return [answers(prediction.scores(rows), settings, width)]
-
-    return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import xgboost
 
 from tests import needed
 from tests.unit.backend_serving import config_of, parameter, serving_version
-from trident.core.backends.fil import FilBackend, TreePrediction
+from trident.core.backends.fil import FilBackend, RowRules, TreeSettings, run_of
 from trident.core.config.autocomplete import auto_complete
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
@@ -190,9 +191,11 @@ def test_scores_of_many_rows_are_those_of_the_library() -> None:
     trained = lightgbm.train({"verbose": -1}, lightgbm.Dataset(rows, label=rows[:, 0].copy()), 20)
     trees = treelite.frontend.from_lightgbm(trained)
     rows[1] = np.nan
+    settings = TreeSettings("lightgbm", False, False, 0.5, 0, False)
+    run = run_of(trees, settings, RowRules(math.nan), 1, 2)
     for count in (1, 3, 600):
-        expected = treelite.gtil.predict(trees, rows[:count])[:, 0, :]
-        np.testing.assert_array_equal(TreePrediction(trees, 2).scores(rows[:count]), expected)
+        expected = treelite.gtil.predict(trees, rows[:count])[:, 0, 0]
+        np.testing.assert_array_equal(run([], {"input__0": rows[:count]}, None)[0], expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("settings", [{}, {"zero_as_missing": True}, {"use_missing": False}, {"boosting": "dart"}])
