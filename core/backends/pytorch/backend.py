@@ -33,11 +33,11 @@ from trident.core.backends.model_files import (
 )
 from trident.core.backends.python.backend import PythonBackend, names_python
 from trident.core.backends.registry import check_installed, importing
-from trident.core.backends.stub_models.torch_places import index_of, named_leaves, places
+from trident.core.backends.stub_models.torch_places import DATATYPES, index_of, named_leaves, places
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.config.resolve import resolve_sequence_spec
 from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, data_type_of, datatype_of, model_dims
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
+from trident.core.errors import BackendFailed, ModelLoadFailed
 from trident.core.inference.tensors import BYTES, Datatype, shape_text
 
 _log = logging.getLogger("trident.backends")
@@ -88,7 +88,6 @@ class PyTorchBackend:
         check_arguments(path, config)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for what has no meaning."""
         kind = _kind(config)
         if kind == "archive":
             check_script(config)
@@ -140,7 +139,6 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def check_package(path: Path, model: str) -> None:
-    """Raise ModelLoadFailed for a file that is not a package, or was compiled for another processor."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -178,14 +176,8 @@ def check_package(path: Path, model: str) -> None:
 
 # Text, of which no model needs more.
 _AT_MOST = 64 << 20
-# The numbers of torch.export's ScalarType, and the names in the code of AOTInductor.
+# The numbers of torch.export's ScalarType.
 _EXPORTED = {1: "UINT8", 2: "INT8", 3: "INT16", 4: "INT32", 5: "INT64", 6: "FP16", 7: "FP32", 8: "FP64", 12: "BOOL"}
-_COMPILED = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
-    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
-}
 _SPECS = re.compile(r'\b(in|out)_spec_ = R"\((.{1,100000}?)\)";', re.DOTALL)
 _CHECK = re.compile(r"static void check_input_(\d{1,5})\((.*?)\n}\n", re.DOTALL)
 _DATATYPE = re.compile(r"_expected_dtype = aoti_torch_dtype_(\w{1,20})\(\)")
@@ -318,7 +310,7 @@ def _compiled(body: str) -> PackageTensor:
     rank = max((int(index) + 1 for index in _DIMENSION.findall(body)), default=0)
     datatype = _DATATYPE.search(body)
     return PackageTensor(
-        _COMPILED.get(datatype[1], "") if datatype else "",
+        DATATYPES.get(f"torch.{datatype[1]}", "") if datatype else "",
         tuple(fixed.get(index, -1) for index in range(rank)),
         {int(index): int(size) for index, size in _LARGEST.findall(body)},
     )
@@ -376,11 +368,10 @@ _NO_BATCH = "export the model with a variable first dimension (dynamic_shapes), 
 
 # --- archives of TorchScript: the configuration, the parameters, the arguments of `forward`, and the file
 
-_SERVED = {"BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", BYTES.name}
+_SERVED = {*DATATYPES.values(), BYTES.name}
 
 
 def check_script(config: ModelConfig) -> None:
-    """Raise a ServerError for parameters, datatypes and names that have no meaning."""
     TorchSettings.read(config)
     sides: list[tuple[str, list[ModelInput | ModelOutput]]] = [
         ("input", [*config.input]),
@@ -430,7 +421,6 @@ class TorchSettings:
 
     @classmethod
     def read(cls, config: ModelConfig) -> TorchSettings:
-        """The settings of `config`. Raises ConfigInvalid, with Triton's text."""
         given = parameters_of(config)
 
         def choice(name: str) -> bool | None:
@@ -488,7 +478,6 @@ def output_positions(names: Sequence[str], model: str) -> dict[str, int]:
 
 
 def check_controls(config: ModelConfig) -> None:
-    """Raise a ServerError for controls and states of sequences whose names do not say where they belong."""
     batching = config.sequence_batching
     for control in batching.control_input:
         if index_of(control.name) is None:
@@ -524,55 +513,6 @@ def _by_index_or_order(names: Sequence[str], warning: str) -> dict[str, int]:
 
 def _wrong(message: str, config: ModelConfig, field: str) -> BackendFailed:
     return BackendFailed(message, field=f"sequence_batching.{field}")
-
-
-_DICTIONARY = "DictType"
-_PLAIN = ("TensorType", "ListType")
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """`kind` is PyTorch's name of the kind of type, `type_text` the type as PyTorch writes it."""
-
-    name: str
-    kind: str
-    type_text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """`takes_dictionary`: the one argument is a dictionary of tensors by their names. `arguments` are their names."""
-
-    arguments: tuple[str, ...]
-    takes_dictionary: bool
-
-    @classmethod
-    def of(cls, arguments: Sequence[Argument], model: str) -> Forward:
-        """Raises BackendFailed, with Triton's text, for arguments that requests cannot give."""
-        if len(arguments) == 1 and arguments[0].kind == _DICTIONARY:
-            return cls((arguments[0].name,), True)
-        for argument in arguments:
-            if argument.kind == _DICTIONARY:
-                raise BackendFailed(
-                    "Multiple inputs of kind DictType were detected. Only a single input of type Dict(str, Tensor) is "
-                    "supported."
-                )
-            if argument.kind not in _PLAIN:
-                raise BackendFailed(
-                    f"An input of type '{argument.type_text}' was detected in the model. Only a single input of type "
-                    "Dict(str, Tensor) or input(s) of type Tensor are supported.",
-                    hint=f"give the argument '{argument.name}' of forward the type Tensor, or List[str]",
-                )
-        return cls(tuple(argument.name for argument in arguments), False)
-
-    def check_count(self, count: int, model: str) -> None:
-        """Raise ConfigInvalid unless a configuration with `count` inputs gives every argument."""
-        if not self.takes_dictionary and count != len(self.arguments):
-            raise ConfigInvalid(
-                f"unable to load model '{model}', configuration expects {count} inputs, model provides "
-                f"{len(self.arguments)}",
-                hint=f"the arguments of forward are: {', '.join(self.arguments)}",
-            )
 
 
 _ARCHIVE = b"PK\x03\x04"

@@ -18,23 +18,23 @@ import torch
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.pytorch.backend import (
-    Argument,
-    Forward,
     TorchSettings,
     check_archive,
     input_positions,
     module_path,
     output_positions,
 )
+from trident.core.backends.stub_models.torch_places import DATATYPES
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.resolve import own_inputs
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, ModelLoadFailed, OutOfMemory, ServerError
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.inference.tensors import BYTES, Array
 
 _log = logging.getLogger("trident.backends")
 
+_DICTIONARY = "DictType"
 _NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 
 
@@ -63,12 +63,12 @@ def load_script(context: LoadContext) -> BackendModel:
             module = modules[0] if settings.shares_weights else modules.pop()
         except IndexError:
             module = _load_checked(path, _device(placement), config, len(names))
-        forward = Forward.of(arguments_of(module), config.name)
+        arguments = arguments_of(module)
         run = ModuleRun(
             module,
             spec,
             settings,
-            inputs=None if forward.takes_dictionary else input_positions(names, forward.arguments, config.name),
+            inputs=None if arguments is None else input_positions(names, arguments, config.name),
             outputs=output_positions(list(spec.outputs), config.name),
             copies=writes_in_place(module.inlined_graph),
             threads=threads,
@@ -101,7 +101,13 @@ def _batch_inputs(config: ModelConfig) -> list[str]:
 
 def _load_checked(path: Path, device: str, config: ModelConfig, inputs: int) -> Any:
     module = load_module(path, device, config.name)
-    Forward.of(arguments_of(module), config.name).check_count(inputs, config.name)
+    arguments = arguments_of(module)
+    if arguments is not None and inputs != len(arguments):
+        raise ConfigInvalid(
+            f"unable to load model '{config.name}', configuration expects {inputs} inputs, model provides "
+            f"{len(arguments)}",
+            hint=f"the arguments of forward are: {', '.join(arguments)}",
+        )
     return module
 
 
@@ -134,7 +140,6 @@ def _device(placement: Placement) -> str:
 
 
 def load_module(path: Path, device: str, model: str) -> Any:
-    """The module in the archive at `path`, on `device` (`cpu`, `cuda:0`). Raises ModelLoadFailed."""
     check_archive(path, model)
     try:
         with warnings.catch_warnings():
@@ -152,14 +157,28 @@ def load_module(path: Path, device: str, model: str) -> Any:
         raise ModelLoadFailed(f"failed to load model '{model}': {message}", hint=hint) from exc
 
 
-def arguments_of(module: Any) -> list[Argument]:
-    """The arguments of `forward` without `self`."""
-    schema = module._c._get_method("forward").schema
-    return [
-        Argument(argument.name, argument.type.kind(), str(argument.type))
-        for argument in schema.arguments
-        if argument.name != "self"
-    ]
+def arguments_of(module: Any) -> list[str] | None:
+    """The arguments of `forward`; None if it takes one dictionary of tensors by their names.
+
+    Raises BackendFailed, with Triton's text, for arguments that requests cannot give.
+    """
+    arguments = [each for each in module._c._get_method("forward").schema.arguments if each.name != "self"]
+    kinds = [each.type.kind() for each in arguments]
+    if kinds == [_DICTIONARY]:
+        return None
+    for argument, kind in zip(arguments, kinds, strict=True):
+        if kind == _DICTIONARY:
+            raise BackendFailed(
+                "Multiple inputs of kind DictType were detected. Only a single input of type Dict(str, Tensor) is "
+                "supported."
+            )
+        if kind not in ("TensorType", "ListType"):
+            raise BackendFailed(
+                f"An input of type '{argument.type}' was detected in the model. Only a single input of type "
+                "Dict(str, Tensor) or input(s) of type Tensor are supported.",
+                hint=f"give the argument '{argument.name}' of forward the type Tensor, or List[str]",
+            )
+    return [each.name for each in arguments]
 
 
 def writes_in_place(graph: Any) -> bool:
@@ -177,18 +196,6 @@ _WRONG_RESULT = (
     "output must be of type Tensor, List[str] or Tuple containing one of these two types. It should not be a List / "
     "Dictionary of Tensors or a Scalar"
 )
-# As Triton names the datatypes of tensors in its texts.
-_DATATYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "UINT8",
-    torch.int8: "INT8",
-    torch.int16: "INT16",
-    torch.int32: "INT32",
-    torch.int64: "INT64",
-    torch.float16: "FP16",
-    torch.float32: "FP32",
-    torch.float64: "FP64",
-}
 
 
 class ModuleRun:
@@ -223,7 +230,6 @@ class ModuleRun:
         self._prepared = threading.local()
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
-        """Raises BackendFailed for a result that cannot be served, and what PyTorch raises."""
         if not getattr(self._prepared, "done", False):
             # PyTorch keeps these settings for each thread.
             if self._threads:
@@ -249,7 +255,6 @@ class ModuleRun:
             return self._module(*arguments)
 
     def _tensor(self, array: Array) -> Any:
-        """The argument for an input: a tensor, or the elements of strings."""
         if array.dtype == object:
             return array.reshape(-1).tolist()
         if self._copies:
@@ -267,7 +272,7 @@ class ModuleRun:
         result = results[index]
         if isinstance(result, torch.Tensor):
             tensor = result
-            self._check_datatype(name, datatype, _DATATYPES.get(tensor.dtype, str(tensor.dtype)))
+            self._check_datatype(name, datatype, DATATYPES.get(str(tensor.dtype), str(tensor.dtype)))
             if not tensor.dim():
                 raise self._wrong(f"output '{name}' is a scalar which is not supported.")
             tensor = tensor.detach()

@@ -21,19 +21,7 @@ from torch.utils import _pytree
 from trident_stub.model import ModelFailed
 
 from batches import failed, responses, torch_device, torch_tensors
-from torch_places import named_leaves, places
-
-_NAMES = {
-    torch.bool: "BOOL",
-    torch.uint8: "UINT8",
-    torch.int8: "INT8",
-    torch.int16: "INT16",
-    torch.int32: "INT32",
-    torch.int64: "INT64",
-    torch.float16: "FP16",
-    torch.float32: "FP32",
-    torch.float64: "FP64",
-}
+from torch_places import DATATYPES, named_leaves, places
 
 
 class TritonPythonModel:
@@ -115,8 +103,8 @@ class TritonPythonModel:
 
     def _problem(self, name, result):
         wanted = self._types[name]
-        if not isinstance(result, torch.Tensor) or _NAMES.get(result.dtype) != wanted:
-            given = _NAMES.get(getattr(result, "dtype", None), type(result).__name__)
+        given = DATATYPES.get(str(getattr(result, "dtype", "")), type(result).__name__)
+        if not isinstance(result, torch.Tensor) or given != wanted:
             return f"has datatype TYPE_{given} but model configuration expects TYPE_{wanted}."
         return "" if result.dim() else "is a scalar which is not supported."
 

@@ -1,4 +1,4 @@
-"""Where the tensors of a package are: the names of the leaves of its arguments and results, and their numbers.
+"""The datatypes of tensors, and where those of a package are: the names and numbers of its arguments and results.
 
 It imports no PyTorch. Source: docs/spec/framework-backends.md section 6.3.
 """
@@ -8,6 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+# By PyTorch's own names.
+DATATYPES = {
+    "torch.bool": "BOOL",
+    "torch.uint8": "UINT8",
+    **{f"torch.int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"torch.float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+}
 
 _INDEXED = re.compile(r"(?:(?!__).)*__(\d+)", re.DOTALL)
 

@@ -54,7 +54,7 @@ def test_package_for_another_processor_is_refused(tmp_path: Path, metadata: dict
         check_package(path, "model")
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x02}q\x00.", b"PK\x03\x04"])
+@pytest.mark.parametrize("content", [b"\x80\x02}q\x00.", b"PK\x03\x04"])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(content)

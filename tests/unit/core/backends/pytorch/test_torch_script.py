@@ -225,8 +225,6 @@ def written_file(version: Path, kind: str) -> None:
     elif kind == "cut":
         save(ADD_SUB, version)
         path.write_bytes(path.read_bytes()[:-100])
-    elif kind == "empty":
-        path.write_bytes(b"")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +233,6 @@ def written_file(version: Path, kind: str) -> None:
         ("pickle", ModelLoadFailed, "is a pickle that torch.save has written", "torch.jit.script"),
         ("old pickle", ModelLoadFailed, "is not a TorchScript archive", "is a pickle"),
         ("cut", ModelLoadFailed, "is not a TorchScript archive", "the archive is incomplete"),
-        ("empty", ModelLoadFailed, "is not a TorchScript archive", "the file is empty"),
         ("missing", RepositoryUnavailable, "unable to find", "expected model/1/model.pt"),
     ],
 )
