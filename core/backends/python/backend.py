@@ -76,7 +76,6 @@ class PythonSettings:
 
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> PythonSettings:
-        """Raises ConfigInvalid."""
         memory = integer(settings.get(MEMORY_SIZE, str(_DEFAULT_MEMORY)))
         if not _SMALLEST_MEMORY <= memory <= LARGEST:
             raise ConfigInvalid(f"{MEMORY_SIZE} is {memory}, which is not between {_SMALLEST_MEMORY} and {LARGEST}")
@@ -112,7 +111,6 @@ class PythonBackend:
         """Do nothing: the configuration declares the tensors of a Python model."""
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
-        """Have the model complete `config`, in a process of its own, if it has the method. Raises a ServerError."""
         if not may_complete(self._file or _model_file(path, config)):
             return
         # The model makes no request, so nothing but its name is needed of the specification.
@@ -135,7 +133,7 @@ class PythonBackend:
         process = ModelProcess(plan, Placement(config.name, DeviceKind.CPU), self._watcher, _ignore)
         watch(lambda reason: process.end(reason=reason))
         try:
-            completed = parse_config_override(process.complete()["config"])
+            completed = parse_config_override(process.start(complete=plan.config)["config"])
         except StubGone as gone:
             how = process.end(reason=str(gone), is_ending=True)
             raise BackendFailed(f"Stub process '{config.name}' is not healthy.", hint=how) from None
@@ -152,7 +150,6 @@ class PythonBackend:
                 getattr(config, name).CopyFrom(value)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for a file that is not Python code, and for parameters that have no meaning."""
         if self._file is None:
             _check_name(config)
         parameters = parameters_of(config)
@@ -165,11 +162,10 @@ class PythonBackend:
             )
 
     def try_model(self, path: Path, config: ModelConfig, spec: ModelSpec, *, initialize: bool) -> None:
-        """See TryingBackend: in a process of its own, as the model will have one."""
         placement = Placement(config.name, DeviceKind.CPU)
         process = ModelProcess(self._plan(path, config, spec), placement, self._watcher, _ignore)
         try:
-            process.try_start(self._trial_limit_s, initialize=initialize)
+            process.start(self._trial_limit_s, trial="initialize" if initialize else "import")
             if initialize:
                 process.stop(self._settings.finalize_limit_s)
         except StubGone as gone:
@@ -295,7 +291,6 @@ class PythonModel:
         return instance
 
     def end_starts(self, reason: str) -> None:
-        """See StartingModel."""
         with self._lock:
             starts = list(self._starts.values())
         for instance, _ in starts:
@@ -312,7 +307,6 @@ class PythonModel:
 
     @property
     def trouble(self) -> str:
-        """Reason why an instance does not serve, of the first one; "" if all serve. Any thread."""
         return next((instance.trouble for instance in self._instances if instance.trouble), "")
 
     def check_ready(self) -> None:
@@ -332,7 +326,6 @@ class PythonModel:
         ]
 
     def release_memory(self) -> None:
-        """See SharingModel."""
         for instance in self._instances:
             instance.release_memory()
 
@@ -351,7 +344,6 @@ class PythonModel:
             instance.close()
 
     def _start(self, placement: Placement) -> tuple[PythonInstance, Future[None]]:
-        """Begin to start an instance, on a thread of its own."""
         plan = self._plan
 
         def launch(on_gone: Callable[[StubGone], None]) -> ModelProcess:
@@ -374,8 +366,6 @@ class PythonModel:
 
 
 class InstanceState(Enum):
-    """`next` are the states that may follow."""
-
     next: tuple[InstanceState, ...]
 
     STARTING = "the model is being initialized"
@@ -438,7 +428,7 @@ class PythonInstance:
             with self._changed:
                 self._process = process
                 self._check_open()
-            process.initialize()
+            process.start()
             with self._changed:
                 self._check_open()
                 self._move(SERVING)
@@ -461,7 +451,6 @@ class PythonInstance:
 
     @property
     def trouble(self) -> str:
-        """Reason why the instance does not serve; "" if it does. Any thread."""
         with self._changed:
             return "" if self._state is SERVING else self._reason or self._state.value
 
@@ -481,7 +470,6 @@ class PythonInstance:
             process.release_memory()
 
     def check_ready(self) -> None:
-        """Ask the model's `is_ready`. Raises ServerError with the reason if the instance is not ready. Blocks."""
         process = self._process
         if process is None or self._state is not SERVING:
             raise self._unhealthy()
@@ -493,7 +481,6 @@ class PythonInstance:
         batch_sizes: Sequence[int],
         senders: Sequence[ResponseSender] = (),
     ) -> Execution:
-        """Execute `requests` as one batch. Raises BackendFailed if the process dies or does not serve."""
         batch_total(batch_sizes, self._spec.max_batch_size, self._spec.name)
         process = self._process
         if process is None or self._state is not SERVING:
@@ -525,7 +512,6 @@ class PythonInstance:
             self._lose(process, StubGone(reason))
 
     def close(self) -> None:
-        """Let the model finalize, and end the process."""
         with self._changed:
             was, process = self._state, self._process
             if was is CLOSED:

@@ -45,7 +45,7 @@ from trident.core.interprocess.frames import LARGE, PADDING, BadFrame
 
 _log = logging.getLogger("trident.backends.python")
 
-_SEQUENCE_START, _SEQUENCE_END = 1, 2
+SEQUENCE_START, SEQUENCE_END = 1, 2
 
 
 class BatchWriter:
@@ -110,9 +110,7 @@ class BatchWriter:
         contents = [_content(tensor) for tensor in request.inputs]
         fields = request_fields(request)
         tensors = tuple([(tensor.name, tensor.datatype, self._shape(tensor)) for tensor in request.inputs])
-        key = (tensors, request.outputs or self._names)
-        found = self._numbers.find(key) or self._numbers.add(key, *key)
-        records.add(number, found, contents, fields=fields)
+        records.add_tensors(number, tensors, contents, request.outputs or self._names, fields=fields)
 
     def _shape(self, tensor: InputTensor) -> Shape:
         return tensor.array.shape if tensor.name in self._reshaped else tensor.shape
@@ -137,7 +135,7 @@ def request_fields(request: InferenceRequest) -> bytes:
         or request.trace
     ):
         return b""
-    flags = (_SEQUENCE_START if request.sequence_start else 0) | (_SEQUENCE_END if request.sequence_end else 0)
+    flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
     given: list[tuple[str, object]] = [
         ("id", request.id),
         ("parameters", request.parameters),
@@ -268,12 +266,10 @@ class OutcomeReader:
         return found
 
     def response(self, number: int, content: memoryview) -> Outcome:
-        """The one record of a frame with that number. Raises BadFrame."""
         count, at = self._table.read_head(content)
         return self.outcome(read_only_record(content, at, number, count))
 
     def model_request(self, number: int, content: memoryview) -> ModelRequest:
-        """The request of the model to another one. Raises BadFrame."""
         count, at = self._table.read_head(content)
         record = read_only_record(content, at, number, count)
         known: _Outputs = self._table.find(record.layout)

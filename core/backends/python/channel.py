@@ -18,12 +18,7 @@ from functools import partial
 from time import monotonic, monotonic_ns
 from typing import Any
 
-from trident.core.backends.python.batches import (
-    BatchWriter,
-    Outcome,
-    OutcomeReader,
-    OutputCheck,
-)
+from trident.core.backends.python.batches import BatchWriter, Outcome, OutcomeReader, OutputCheck
 from trident.core.backends.python.stub.trident_stub.wire import (
     CANCEL,
     CREDIT,
@@ -58,10 +53,7 @@ Call = Callable[[], None]
 OnError = Callable[[Exception], None]
 
 
-def _nothing() -> None: ...
-
-
-def _ignore(error: Exception) -> None: ...
+def _nothing(*arguments: object) -> None: ...
 
 
 class FileWatcher:
@@ -192,7 +184,7 @@ class WatchedFile:
             if self._duplicate >= 0:
                 os.close(self._duplicate)
             # Avoids a cycle: the watched file refers to this.
-            self._on_readable, self._on_error, self._on_writable = _nothing, _ignore, None
+            self._on_readable, self._on_error, self._on_writable = _nothing, _nothing, None
         self._watcher.remove(self)
 
 
@@ -272,7 +264,7 @@ class StubChannel:
         """Why no frame is read or written any more."""
         self.sent_ns = 0
         """Monotonic nanoseconds: when the socket had taken the last batch."""
-        self.on_lost: Callable[[StubGone], None] = _ignore
+        self.on_lost: Callable[[StubGone], None] = _nothing
 
     def listen(self, on_frame: Mapping[int, OnFrame], after_frames: Callable[[], None]) -> None:
         """Set the callbacks for the other types of frames, and for the end of frames that came together.
@@ -316,9 +308,26 @@ class StubChannel:
         Raises StubSilent after `limit_s` seconds without it, and StubGone; `lose` must follow.
         """
         self._watched.disarm()
+        outcomes: list[Outputs | Exception | DeferredOutcome] = []
         try:
             with self._reading:
-                return self._execute(requests, batch_sizes, senders, limit_s)
+                first = self._next
+                with self._writing:
+                    content, refused = self._writer.write(first, requests)
+                    if len(refused) < len(requests):
+                        self._queue.append(content)
+                        self._numbers.sent()
+                if refused:
+                    sent = [index for index in range(len(requests)) if index not in refused]
+                    batch_sizes = [batch_sizes[index] for index in sent]
+                    senders = [senders[index] for index in sent] if senders else ()
+                self._first, self._batch_sizes, self._senders = first, batch_sizes, senders
+                self._next = first + len(batch_sizes)
+                if batch_sizes:
+                    self._send_now()
+                self.sent_ns = monotonic_ns()
+                if batch_sizes:
+                    outcomes = self._outcomes_of(self._next_result(limit_s))
         except StubGone:
             raise
         except BaseException as error:
@@ -327,33 +336,6 @@ class StubChannel:
             self._batch_sizes = self._senders = ()
             self._finished.clear()
             self._watched.arm()
-
-    def _execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender],
-        limit_s: float | None,
-    ) -> list[Outputs | Exception | DeferredOutcome]:
-        first = self._next
-        with self._writing:
-            content, refused = self._writer.write(first, requests)
-            if len(refused) < len(requests):
-                self._queue.append(content)
-                self._numbers.sent()
-        if refused:
-            sent = [index for index in range(len(requests)) if index not in refused]
-            batch_sizes = [batch_sizes[index] for index in sent]
-            senders = [senders[index] for index in sent] if senders else ()
-        self._first, self._batch_sizes, self._senders = first, batch_sizes, senders
-        self._next = first + len(batch_sizes)
-        outcomes: list[Outputs | Exception | DeferredOutcome] = []
-        if batch_sizes:
-            self._send_now()
-            self.sent_ns = monotonic_ns()
-            outcomes = self._outcomes_of(self._next_result(limit_s))
-        else:
-            self.sent_ns = monotonic_ns()
         if not refused:
             return outcomes
         executed = iter(outcomes)
@@ -394,14 +376,12 @@ class StubChannel:
         return found
 
     def release_memory(self) -> None:
-        """Return to the system the memory that neither process uses. Does not block. Any thread."""
         if self.lost is None:
             self._flush()  # tells the stub what it may free
             self.send(frame(RECLAIM, 0))
             self._memory.reclaim()
 
     def stop(self) -> None:
-        """Ask the stub to finalize its model and to end. Does not wait."""
         self.send(frame(STOP, 0))
 
     # --- open requests
@@ -559,7 +539,6 @@ class StubChannel:
         return self.lost
 
     def _failed(self, error: Exception) -> None:
-        """Something went wrong on a thread that cannot raise it."""
         self.on_lost(self._lose(error))
 
     def read_rest(self) -> None:
@@ -594,5 +573,5 @@ class StubChannel:
             self._sock.close()
             # The channel refers to itself, so that it may stay for a while, but nothing else with it.
             self._batch_sizes = self._senders = ()
-            self._on_frame, self._after_frames, self.on_lost = {}, _nothing, _ignore
+            self._on_frame, self._after_frames, self.on_lost = {}, _nothing, _nothing
         self._memory.close()

@@ -50,7 +50,6 @@ class EnvironmentSettings:
 
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> EnvironmentSettings:
-        """Raises ConfigInvalid."""
         cache = settings.get(CACHE_DIRECTORY) or f"{tempfile.gettempdir()}/trident-environments-{os.getuid()}"
         text = settings.get(INSTALL, "true")
         if text == CACHED:
@@ -107,7 +106,6 @@ def run_tool(
 
 
 def last_lines(text: bytes) -> str:
-    """The last lines that are not empty, each cut to a length that a log can show."""
     lines = [line.rstrip()[:_LONGEST_LINE] for line in text.decode(errors="replace").splitlines() if line.strip()]
     return "\n".join(lines[-_LAST_LINES:])
 
@@ -216,7 +214,6 @@ def _extract(archive: Path, folder: Path, free: Callable[[Path], int]) -> None:
 
 
 def _fitting(tar: tarfile.TarFile, disk: Path, free: Callable[[Path], int]) -> Iterator[tarfile.TarInfo]:
-    """Yield the members, as long as the next one fits on the disk."""
     for member in tar:
         left = free(disk) - _RESERVE
         if member.size > left:
@@ -258,7 +255,6 @@ def installed(requirements: Path, cache: Path) -> Path:
 
 
 def is_installed(requirements: Path, cache: Path) -> bool:
-    """Return whether the packages are installed already. Raises ModelLoadFailed."""
     try:
         return (_folder_of(requirements, cache) / _COMPLETE).exists()
     except OSError as error:

@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from trident.core.backends.backend import BlsClient, Execution
 from trident.core.backends.model_files import field_of
-from trident.core.backends.python.batches import OutputCheck
+from trident.core.backends.python.batches import SEQUENCE_END, SEQUENCE_START, OutputCheck
 from trident.core.backends.python.channel import FileWatcher, StubChannel, StubFaulty, StubGone
 from trident.core.backends.python.stub.trident_stub.wire import (
     ANSWER,
@@ -226,7 +226,6 @@ class ModelLimits:
 
     @classmethod
     def read(cls, parameters: Mapping[str, str]) -> ModelLimits:
-        """Raises ConfigInvalid."""
         memory = _positive(MEMORY_LIMIT, parameters)
         return cls(_positive(EXECUTION_LIMIT, parameters), None if memory is None else int(memory))
 
@@ -271,21 +270,9 @@ class LaunchPlan:
     models: BlsClient | None = None
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
 
-    def arguments(self, placement: Placement) -> dict[str, str]:
-        """The `args` of the model's `initialize`."""
-        return {
-            "model_config": self.config,
-            "model_instance_kind": placement.kind.name,
-            "model_instance_name": placement.name,
-            "model_instance_device_id": str(placement.device_id),
-            "model_repository": str(self.directory),
-            "model_version": str(self.spec.version),
-            "model_name": self.spec.name,
-        }
-
 
 class ModelProcess:
-    """`initialize` and `execute` on one thread at a time; any thread calls the other methods.
+    """`start` and `execute` on one thread at a time; any thread calls the other methods.
 
     The process and its children end when the server ends, however that ends: the kernel kills them when the server's
     end of the lifeline is closed.
@@ -382,22 +369,12 @@ class ModelProcess:
             self._last_lines.append(text)
         self._log(level, text, self._placement.name, 0)
 
-    def initialize(self) -> None:
-        """Have the process import the model and initialize it. Blocks. Raises StubGone, BackendFailed."""
-        self._start({})
+    def start(self, limit_s: float | None = None, **order: str) -> Any:
+        """Have the process import the model and initialize it. Blocks, for `limit_s` at most.
 
-    def complete(self) -> Any:
-        """Have the process complete the configuration instead; it ends then. Raises StubGone, BackendFailed."""
-        return self._start({"complete": self._plan.config})
-
-    def try_start(self, limit_s: float, *, initialize: bool) -> None:
-        """Have the process import the model only, and end, or also initialize it. Blocks for `limit_s` at most.
-
-        Raises StubGone, and BackendFailed, also for a model without `execute`.
+        With an `order` it completes the configuration `complete` instead and ends, or tries the model as `trial` says:
+        `import` it and end, or `initialize` it. Raises StubGone and BackendFailed; a trial also without `execute`.
         """
-        self._start({"trial": "initialize" if initialize else "import"}, limit_s)
-
-    def _start(self, more: dict[str, str], limit_s: float | None = None) -> Any:
         began = time.monotonic()
 
         def still_starting() -> None:
@@ -410,23 +387,28 @@ class ModelProcess:
                 extra={"model": self._plan.spec.name},
             )
 
-        order = {
-            "args": self._plan.arguments(self._placement),
-            "file": str(self._plan.file),
-            "memory_limit": self._plan.limits.memory_bytes,
-            **more,
+        plan, placement = self._plan, self._placement
+        arguments = {
+            "model_config": plan.config,
+            "model_instance_kind": placement.kind.name,
+            "model_instance_name": placement.name,
+            "model_instance_device_id": str(placement.device_id),
+            "model_repository": str(plan.directory),
+            "model_version": str(plan.spec.version),
+            "model_name": plan.spec.name,
         }
+        whole = {"args": arguments, "file": str(plan.file), "memory_limit": plan.limits.memory_bytes, **order}
         every_s = _PROGRESS_EVERY_S if limit_s is None else min(_PROGRESS_EVERY_S, limit_s)
         try:
-            return self._channel.start(order, still_starting, every_s)
+            return self._channel.start(whole, still_starting, every_s)
         except BackendFailed as error:
             if found := _MISSING.match(error.message):
                 error.hint = (
                     f"name the package that has '{found[1]}' in requirements.txt beside config.pbtxt, or install it: "
-                    f"{self._plan.interpreter} -m pip install PACKAGE"
+                    f"{plan.interpreter} -m pip install PACKAGE"
                 )
             elif _NO_CLASS in error.message:
-                error.hint = f"call the class of the model in {self._plan.file.name} TritonPythonModel"
+                error.hint = f"call the class of the model in {plan.file.name} TritonPythonModel"
             raise
 
     def execute(
@@ -460,11 +442,9 @@ class ModelProcess:
             return 0
 
     def release_memory(self) -> None:
-        """Return to the system the memory that it and the server do not use."""
         self._channel.release_memory()
 
     def check_ready(self) -> None:
-        """Ask the model whether it is ready. Blocks. Raises ModelNotReady with the reason."""
         self._readiness.ask()
 
     def stop(self, within_s: float) -> None:
@@ -520,7 +500,6 @@ class ModelProcess:
 
 
 def _has_members(group: int) -> bool:
-    """Return True if a process of that group still runs."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
             state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
@@ -541,7 +520,6 @@ WriteLine = Callable[[int, str, str, int], None]
 
 
 def log_of(model: str, instance: str) -> WriteLine:
-    """Return the writer of lines of one instance's model to the server's log. Any thread."""
     logger = logging.getLogger("trident.model")
     extra = {"model": model, "instance": instance}
 
@@ -557,7 +535,6 @@ Fields = dict[str, Any]
 
 # The numbers of TritonError's codes.
 _CODES = {code: number for number, code in enumerate(ErrorCode)}
-_SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class ModelCalls:
@@ -631,8 +608,8 @@ class ModelCalls:
             parameters=fields.get("parameters") or None,
             timeout_us=int(fields.get("timeout") or 0),
             correlation_id=fields.get("correlation_id") or 0,
-            sequence_start=bool(sequence & _SEQUENCE_START),
-            sequence_end=bool(sequence & _SEQUENCE_END),
+            sequence_start=bool(sequence & SEQUENCE_START),
+            sequence_end=bool(sequence & SEQUENCE_END),
         )
         trace = fields.get("trace")
         if trace:
@@ -736,9 +713,7 @@ def _write_reply(number: int, response: InferenceResponse, records: Records) -> 
             tensors = tuple([(output.name, output.datatype, output.shape) for output in outputs])
             contents = [output.content() for output in outputs]
             fields = to_json(response.parameters) if response.parameters else b""
-            key = (tensors, ())
-            layout = records.numbers.find(key) or records.numbers.add(key, tensors)
-            records.add(number, layout, contents, flags=flags, fields=fields)
+            records.add_tensors(number, tensors, contents, flags=flags, fields=fields)
             return
         except ServerError as failure:
             error = failure

@@ -124,7 +124,6 @@ class Channel:
         self.sending, self._changed = threading.RLock(), threading.Condition()
 
     def listen(self, on_frame: Mapping[int, OnFrame]) -> None:
-        """Set the function to call for each type of frame, on the thread that reads it."""
         self._on_frame = on_frame
 
     # --- to the server
@@ -388,7 +387,6 @@ class ServerCalls:
 
     @property
     def has_open(self) -> bool:
-        """True while there are requests without their final response."""
         return bool(self._open)
 
     def close(self, number: int) -> None:
@@ -431,7 +429,8 @@ class ServerCalls:
                 fields = to_json(response._parameters) if response._parameters else b""
                 if count is not None:
                     flags, count = flags | count(sum(map(len, contents))), None
-                self._add(records, number, tensors, (), contents, flags, fields)
+                described = tuple([tensor._description() for tensor in tensors])
+                records.add_tensors(number, described, contents, flags=flags, fields=fields)
                 return
             except TritonModelException as failure:
                 error = TritonError(str(failure))
@@ -440,23 +439,6 @@ class ServerCalls:
         if count is not None:
             flags |= count(0)
         records.add_failure(number, error.code(), error.message(), flags)
-
-    @staticmethod
-    def _add(
-        records: Records,
-        number: int,
-        tensors: list[Tensor],
-        requested: tuple[str, ...],
-        contents: list[Any],
-        flags: int,
-        fields: bytes,
-    ) -> None:
-        described = tuple([(tensor._name, tensor._datatype, tuple(tensor._shape)) for tensor in tensors])
-        key = (described, requested)
-        layout = records.numbers.find(key)
-        if layout is None:
-            layout = records.numbers.add(key, described, requested)
-        records.add(number, layout, contents, flags=flags, fields=fields)
 
     def is_cancelled(self, request_number: int) -> bool:
         request = self._open_request(request_number)
@@ -538,8 +520,8 @@ class ServerCalls:
         set_fields = {name: value for name, value in request._description().items() if value or name == "model_version"}
         fields = to_json(set_fields)
         requested = tuple(request._requested)
-        tensors = request.inputs()
-        contents = [tensor._contents() for tensor in tensors]
+        described = tuple([tensor._description() for tensor in request.inputs()])
+        contents = [tensor._contents() for tensor in request.inputs()]
         flags = (DECOUPLED if decoupled else 0) | (WITHIN if within else 0)
         with self._channel.sending:
             number = self._last_number = next(self._numbers)
@@ -548,7 +530,9 @@ class ServerCalls:
                 self._channel.send_records(
                     INFER,
                     number,
-                    lambda records: self._add(records, number, tensors, requested, contents, flags, fields),
+                    lambda records: records.add_tensors(
+                        number, described, contents, requested, flags=flags, fields=fields
+                    ),
                 )
             except ServerGone:
                 raise

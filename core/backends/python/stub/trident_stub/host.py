@@ -167,7 +167,6 @@ class ModelHost:
         return ready
 
     def finalize(self) -> None:
-        """Call the model's `finalize`; exceptions are logged."""
         was_serving, self._model.phase = self._model.phase is Phase.SERVING, Phase.ENDING
         self._loop.stop(_LAST_SECONDS)
         if was_serving and hasattr(self._instance, "finalize"):
@@ -304,17 +303,14 @@ class EventLoop:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """The result of `coroutine`, waited for. Raises what it raises."""
         return self.start(coroutine).result()
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run `coroutine`, and return at once."""
         import asyncio
 
         return asyncio.run_coroutine_threadsafe(coroutine, self._running())
 
     def stop(self, timeout_s: float) -> None:
-        """Cancel running coroutines and end the thread, waiting at most `timeout_s`."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or loop.is_closed():
             return

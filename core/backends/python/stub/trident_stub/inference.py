@@ -471,14 +471,34 @@ class InferenceRequest:
 
         Errors of the call and of the model are in the response. Raises TritonModelException outside `execute`.
         """
-        return execute(self, decoupled)
+        return _answer(_send(self, decoupled, _is_executing()), decoupled)
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
         """As `exec`, for `await`: sent at once; if `decoupled`, waits for the first response. Needs a running loop.
 
         Raises as `exec`, and RuntimeError outside an event loop.
         """
-        return execute_async(self, decoupled)
+        import asyncio  # not at the start of every process, of which it would take a tenth
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[InferenceResponse | ResponseIterator] = loop.create_future()
+        # The loop of a decoupled model goes on when `execute` has returned.
+        stream = _send(self, decoupled, _is_executing() or not running_model().decoupled)
+
+        def settle() -> None:
+            if not future.done():
+                future.set_result(_answer(stream, decoupled))
+
+        def has_come() -> None:
+            try:
+                loop.call_soon_threadsafe(settle)
+            except RuntimeError:
+                # The loop ended without waiting for the answer. This thread reads, and must not send.
+                threading.Thread(target=stream.cancel, daemon=True).start()
+
+        future.add_done_callback(lambda settled: stream.cancel() if settled.cancelled() else None)
+        stream.add_listener(has_come)
+        return future
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
@@ -547,43 +567,6 @@ class ResponseIterator:
         self._stream.cancel()
 
 
-Answer = Union[InferenceResponse, ResponseIterator]
-
-
-def execute(request: InferenceRequest, decoupled: bool) -> Answer:
-    """Send `request`, and wait for its response. Raises TritonModelException if the model is not serving."""
-    return _answer(_send(request, decoupled, _is_executing()), decoupled)
-
-
-def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[Answer]:
-    """As `execute`, but return a future of the first response. Cancelling it cancels the request."""
-    import asyncio  # not at the start of every process, of which it would take a tenth
-
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Answer] = loop.create_future()
-    # The loop of a decoupled model goes on when `execute` has returned.
-    stream = _send(request, decoupled, _is_executing() or not running_model().decoupled)
-
-    def settle() -> None:
-        if not future.done():
-            future.set_result(_answer(stream, decoupled))
-
-    def has_come() -> None:
-        try:
-            loop.call_soon_threadsafe(settle)
-        except RuntimeError:
-            # The loop ended without waiting for the answer. This thread reads, and must not send.
-            threading.Thread(target=stream.cancel, daemon=True).start()
-
-    def is_settled(settled: asyncio.Future[Any]) -> None:
-        if settled.cancelled():
-            stream.cancel()
-
-    future.add_done_callback(is_settled)
-    stream.add_listener(has_come)
-    return future
-
-
 def _is_executing() -> bool:
     """Return True on the thread that calls the model's `execute`."""
     return threading.current_thread() is threading.main_thread()
@@ -598,7 +581,7 @@ def _send(request: InferenceRequest, decoupled: bool, within: bool) -> ResponseS
     return current().infer(request, decoupled, within)
 
 
-def _answer(stream: ResponseStream, decoupled: bool) -> Answer:
+def _answer(stream: ResponseStream, decoupled: bool) -> InferenceResponse | ResponseIterator:
     if decoupled:
         return ResponseIterator(stream)
     return stream.next() or InferenceResponse(error=TritonError("An error occurred while performing BLS request."))

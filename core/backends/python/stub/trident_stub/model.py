@@ -45,7 +45,6 @@ def running_model() -> RunningModel:
 
 
 def set_running_model(model: RunningModel) -> None:
-    """Make `model` the model of this process. Called by ModelHost."""
     global _model
     _model = model
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from .model import TritonModelException, text_of
 from .wire import DATATYPES as WIRE_DATATYPES
+from .wire import Description
 
 Array = np.ndarray[Any, Any]
 
@@ -243,6 +244,9 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         device: Device = CPU if self._device is None else self._device.device
         return device.type, device.number
+
+    def _description(self) -> Description:
+        return self._name, self._datatype, tuple(self._shape)
 
     def _contents(self) -> bytes | memoryview:
         """The wire bytes in C order, with `len` as their number; for BYTES each element after its length.

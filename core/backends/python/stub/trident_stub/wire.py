@@ -167,7 +167,6 @@ class MessageLayout:
     __slots__ = ("requested", "size", "sizes", "spans", "tensors")
 
     def __init__(self, tensors: tuple[Description, ...], requested: tuple[str, ...]) -> None:
-        """Raises ValueError for a datatype that does not exist."""
         self.tensors = tensors
         self.requested = requested
         self.sizes = [size_of(datatype, shape) for _, datatype, shape in tensors]
@@ -217,7 +216,6 @@ class SentLayouts:
         return found
 
     def head(self, count: int) -> bytes:
-        """The head of a frame with `count` records."""
         oldest = self._next - len(self._known)
         if not self._new:
             return _HEAD.pack(count, 0, oldest)
@@ -347,6 +345,21 @@ class Records:
             PADDING[len(fields) & 15],
             *inside,
         )
+
+    def add_tensors(
+        self,
+        number: int,
+        tensors: tuple[Description, ...],
+        contents: Sequence[Any],
+        requested: tuple[str, ...] = (),
+        *,
+        flags: int = 0,
+        fields: bytes = b"",
+    ) -> None:
+        """As `add`, for tensors of any layout. Raises ValueError, too."""
+        key = (tensors, requested)
+        layout = self.numbers.find(key) or self.numbers.add(key, tensors, requested)
+        self.add(number, layout, contents, flags=flags, fields=fields)
 
     def add_failure(self, number: int, code: int, message: str, flags: int = 0) -> None:
         """Add a record of an error; `code` is one of TritonError's. A long message is cut, and says so."""

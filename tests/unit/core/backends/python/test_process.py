@@ -225,7 +225,7 @@ class FakeProcess:
         self.has_ended = False
         self.gone: StubGone | None = None
 
-    def initialize(self) -> None:
+    def start(self) -> None:
         assert self.may_start.wait(60)
         if self.failure is not None:
             raise self.failure
