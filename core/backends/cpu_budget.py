@@ -50,7 +50,6 @@ class ThreadPlan:
     spinning: bool
 
     def __str__(self) -> str:
-        """The plan as the log shows it."""
         spinning = ", spinning while they wait" if self.spinning else ""
         return (
             f"{_count(self.cores, 'core')}, {_count(self.sessions, 'session')}: "
@@ -74,7 +73,6 @@ def may_spin(cores: float) -> bool:
 
 
 def spinning_of(cores: float, model_bytes: int) -> Spinning:
-    """Return how the threads of a model wait, given the size of its files in bytes."""
     if may_spin(cores):
         return Spinning.FREELY
     return Spinning.BRIEFLY if model_bytes >= LARGE_MODEL_BYTES else Spinning.NEVER

@@ -61,12 +61,10 @@ class GenaiBackend:
             self.supports_gpus = False
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The tensors of every such model. Raises a ServerError if the folder has no such model."""
         read_generation_folder(path, config.name)
         return replace(_SIGNATURE, inputs=_INPUTS[:1], optional_inputs=_INPUTS[1:])
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
-        """Fill in the tensors, the template for chats, and that a request has many responses."""
         folder = read_generation_folder(path, config.name)
         auto_complete(config, _SIGNATURE, 0)
         for tensor in config.input:
@@ -77,7 +75,6 @@ class GenaiBackend:
                 config.parameters[name].string_value = text
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for limits that have no meaning."""
         for name in (*_LIMITS, _CACHE_TOKENS, _THREADS):
             _limit(config, name)
         if not names_python(config):
@@ -85,7 +82,6 @@ class GenaiBackend:
                 check_installed(package, "genai", config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
-        """Load one version: a process for each instance. Raises a ServerError."""
         config = copy_of(context.config)
         self.check(config)
         folder = read_generation_folder(context.path, config.name)
@@ -149,7 +145,6 @@ class GenerationFolder:
 
 
 def read_generation_folder(folder: Path, name: str) -> GenerationFolder:
-    """Read the version directory `folder` of the model `name`. Raises ModelLoadFailed."""
     model = _object(_read(folder / CONFIG, name).get("model"))
     decoder = _object(model.get("decoder"))
     context = model.get("context_length")

@@ -70,10 +70,6 @@ class Pads(Protocol):
     use: BucketUse
 
 
-def _never(exc: BaseException) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Failures:
     """The exceptions of a framework. `error_of` makes the server's error of an exception and the name of the model.
@@ -83,7 +79,7 @@ class Failures:
 
     exceptions: tuple[type[Exception], ...]
     error_of: Callable[[Exception, str], ServerError]
-    is_poison: Callable[[BaseException], bool] = _never
+    is_poison: Callable[[BaseException], bool] = lambda exc: False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +132,6 @@ class InProcessModel:
     trouble = ""
 
     def __init__(self, context: LoadContext, framework: Framework) -> None:
-        """Load the weights for all placements of `context`. Raises a ServerError."""
         self.labels = framework.labels
         self._config = context.config
         self._spec = context.spec
@@ -161,24 +156,16 @@ class InProcessModel:
         }
 
     def instance(self, placement: Placement) -> InProcessInstance:
-        """An instance on the weights of its device, which are loaded if there are none. Raises a ServerError."""
         spec, config = self._spec, self._config
         weights = self._weights(placement)
         runner = self._framework.runner(weights, placement)
         buckets = spec.buckets or (BucketSpec() if runner.steady is not None else None)
         described = batch_inputs(config, spec.name)
         if buckets is None:
-            gatherer = Gatherer(spec, scalars=runner.scalars, batch_inputs=described, on_buffer=runner.on_buffer)
+            gatherer = Gatherer(spec, runner.scalars, described, runner.on_buffer)
             splitter = Splitter(spec, scattered_outputs(config))
         else:
-            gatherer = PaddingGatherer(
-                spec,
-                buckets,
-                scalars=runner.scalars,
-                batch_inputs=described,
-                on_buffer=runner.on_buffer,
-                steady=runner.steady,
-            )
+            gatherer = PaddingGatherer(spec, buckets, runner.scalars, described, runner.on_buffer, runner.steady)
             if self._axes is None:  # the same on every device
                 named_axes = self._framework.named_axes
                 self._axes = length_axes(spec, buckets, named_axes(weights, buckets) if named_axes is not None else {})
@@ -198,11 +185,10 @@ class InProcessModel:
                 self.loaded = {**self.loaded, device: self._framework.load(placement)}
             return self.loaded[device]
 
-    def watch(self, on_change: OnChange) -> None:
-        """An instance can always execute."""
+    # A model in this process is always ready, and its instances can always execute.
+    def watch(self, on_change: OnChange) -> None: ...
 
-    def check_ready(self) -> None:
-        """Do nothing: a model in this process is always ready."""
+    def check_ready(self) -> None: ...
 
     def processes(self) -> list[ModelProcessMetrics]:
         return []
@@ -322,7 +308,6 @@ class InProcessInstance:
         batch_sizes: Sequence[int],
         senders: Sequence[ResponseSender] = (),
     ) -> Execution:
-        """Execute `requests` as one batch. Raises BackendFailed or OutOfMemory if the whole batch failed."""
         spec = self._spec
         total = batch_total(batch_sizes, spec.max_batch_size, spec.name)
         first = requests[0]
@@ -387,7 +372,6 @@ class InProcessInstance:
         return Execution([answer], gathered_ns, finished_ns)
 
     def abort(self, reason: str, *, for_good: bool) -> None:
-        """See EndableInstance."""
         if for_good and self._end is not None:
             self._ended_because = reason
             self._end()
@@ -405,7 +389,6 @@ class InProcessInstance:
         return error
 
     def close(self) -> None:
-        """Free the buffers and the session."""
         self._gatherer.close()
         self._run = _closed
         self._run_bound = None

@@ -193,7 +193,6 @@ def boolean(text: str, field: str = "") -> bool:
 
 
 def integer(text: str, field: str = "") -> int:
-    """Raises ConfigInvalid if `text` is not a whole number."""
     try:
         return int(text)
     except ValueError:
@@ -202,7 +201,6 @@ def integer(text: str, field: str = "") -> int:
 
 
 def at_least_one(text: str, name: str, model: str) -> int:
-    """Return the value of the parameter `name` of a model. Raises ConfigInvalid unless it is at least 1."""
     value = integer(text, field_of(name))
     if value < 1:
         raise ConfigInvalid(

@@ -185,11 +185,9 @@ class BackendRegistry:
         return integer(self._settings_of(config.backend).get(DEFAULT_MAX_BATCH_SIZE, _MAX_BATCH_SIZE))
 
     def completes(self, config: ModelConfig) -> bool:
-        """Return True if the models of the backend of `config` complete their configurations themselves."""
         return isinstance(self.find(config), CompletingBackend)
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
-        """Have the model in the version directory `path` complete `config` in place. Raises a ServerError."""
         backend = self.find(config)
         if isinstance(backend, CompletingBackend):
             backend.complete(path, config, watch)

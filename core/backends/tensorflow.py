@@ -52,7 +52,6 @@ class TensorFlowBackend:
         return signature_of(model_path(path, config), config)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise ConfigInvalid for another platform, and for parameters that have no meaning."""
         if config.platform not in (SAVED_MODEL, GRAPH_DEF):
             raise ConfigInvalid(
                 f"platform {config.platform} not supported for TensorFlow model '{config.name}'",
@@ -162,7 +161,6 @@ _DATATYPES = {
 
 
 def model_path(version: Path, config: ModelConfig) -> Path:
-    """The folder of a SavedModel, or the file of a graph, in a version's directory. Raises RepositoryUnavailable."""
     is_saved_model = config.platform == SAVED_MODEL
     name = config.default_model_filename or ("model.savedmodel" if is_saved_model else "model.graphdef")
     return path_of_model(version, config, name, is_there=Path.is_dir if is_saved_model else Path.is_file)

@@ -132,7 +132,6 @@ class Gatherer:
     def __init__(
         self,
         spec: ModelSpec,
-        *,
         scalars: frozenset[str] = frozenset(),
         batch_inputs: Sequence[BatchInputSpec] = (),
         on_buffer: OnBuffer | None = None,
@@ -311,13 +310,12 @@ class PaddingGatherer(Gatherer):
         self,
         spec: ModelSpec,
         buckets: BucketSpec,
-        *,
         scalars: frozenset[str] = frozenset(),
         batch_inputs: Sequence[BatchInputSpec] = (),
         on_buffer: OnBuffer | None = None,
         steady: SteadySizes | None = None,
     ) -> None:
-        super().__init__(spec, scalars=scalars, batch_inputs=batch_inputs, on_buffer=on_buffer)
+        super().__init__(spec, scalars, batch_inputs, on_buffer)
         self.use = BucketUse(0, 0, 0, 0)
         self.rows = self.size = 0
         self._steady = steady

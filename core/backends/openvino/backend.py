@@ -39,7 +39,6 @@ class OpenVinoBackend:
         return self._compiler.signature(path, config)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for GPUs, and for parameters that have no meaning."""
         if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
             raise ConfigInvalid(
                 f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO",
@@ -64,7 +63,6 @@ DEFAULT_FILE = "model.xml"
 
 
 def model_path(version: Path, config: ModelConfig) -> Path:
-    """The file, or the folder of a SavedModel, in the directory of a version. Raises RepositoryUnavailable."""
     return path_of_model(version, config, config.default_model_filename or DEFAULT_FILE, is_there=Path.exists)
 
 
@@ -98,7 +96,6 @@ class OpenVinoSettings:
 
     @classmethod
     def read(cls, config: ModelConfig) -> OpenVinoSettings:
-        """The settings of `config`. Raises ConfigInvalid that names the parameter."""
         given = parameters_of(config)
         properties: dict[str, str] = {}
         for name, (wanted, is_valid) in _PROPERTIES.items():

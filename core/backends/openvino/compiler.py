@@ -40,7 +40,6 @@ _NO_OPERATOR = re.compile(r"Cannot create (\S{1,100}) layer .*unsupported opset:
 
 
 def read_model(core: Any, path: Path, model: str) -> Any:
-    """The graph of the model at `path`. Raises ModelLoadFailed with OpenVINO's text."""
     try:
         return core.read_model(str(path))
     except RuntimeError as exc:
@@ -69,7 +68,6 @@ def _hint(path: Path, text: str) -> str:
 def failure_of(
     exc: Exception, step: str, failed: type[ServerError], model: str, hint: str | None = None
 ) -> ServerError:
-    """The server's error for an exception of OpenVINO, with Triton's text."""
     # OpenVINO's messages begin with locations in its own sources and end with empty lines.
     lines = [line for line in str(exc).splitlines() if line.strip() and not line.startswith("Exception from ")]
     return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint)
@@ -202,7 +200,6 @@ def _shape(port: Any) -> Shape:
 
 
 def computes_bf16() -> bool:
-    """Return True if the processor does, so that the parameter HINT_BF16 has an effect."""
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
@@ -236,7 +233,6 @@ _SIZED = {
 
 
 def has_bounded_graph(model: Any) -> bool:
-    """Return True if the running time of a graph depends on the shapes of its inputs alone."""
     for node in model.get_ops():
         kind = node.get_type_name()
         first = _SIZED.get(kind)
@@ -260,10 +256,6 @@ class Compiler:
         self._core = openvino.Core()
 
     def signature(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The signature of the model in the version directory `path`, fitted to `config` if that is complete.
-
-        Raises a ServerError.
-        """
         if config.input and config.output:
             settings = OpenVinoSettings.read(config)
             graph = self._fitted(path, config, settings)
@@ -314,7 +306,6 @@ _FAILURES = Failures(
 
 
 def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
-    """Make the run of an instance. `outputs` are the names in the configuration's order."""
     inputs, fixed_batch = graph.inputs, graph.fixed_batch
     order = [graph.outputs.index(name) for name in outputs]
 
@@ -337,7 +328,6 @@ def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
 
 
 def _padded(array: Array, rows: int) -> Array:
-    """`array` with rows of zeros behind its own, `rows` in all."""
     whole = np.zeros((rows, *array.shape[1:]), array.dtype)
     whole[: len(array)] = array
     return whole

@@ -237,8 +237,6 @@ class TritonPythonModel:
 
 
 class Answer:
-    """Sends the answer to one request."""
-
     def __init__(self, request, streams, pieces):
         """`pieces` tells what tokens stand for."""
         self.streams = streams
@@ -373,39 +371,38 @@ class Asked:
             if value is not None and name not in _KNOWN | _WITHOUT_EFFECT and name not in _UNSUPPORTED:
                 raise ValueError(f"'{name}' is not supported: leave it out")
 
-    def number(self, name, least, most):
+    def _value(self, name, is_right, wanted):
         value = self._values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-            raise ValueError(f"'{name}' is {value!r}: it must be a number from {least} to {most}")
-        return float(value)
-
-    def integer(self, name, least, most=2**31 - 1):
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"'{name}' is {value!r}: it must be a whole number from {least} to {most}")
+        if value is not None and not is_right(value):
+            raise ValueError(f"'{name}' is {value!r}: it must be {wanted}")
         return value
 
+    def number(self, name, least, most):
+        def is_right(value):
+            return type(value) in (int, float) and least <= value <= most
+
+        value = self._value(name, is_right, f"a number from {least} to {most}")
+        return None if value is None else float(value)
+
+    def integer(self, name, least, most=2**31 - 1):
+        def is_right(value):
+            return type(value) is int and least <= value <= most
+
+        return self._value(name, is_right, f"a whole number from {least} to {most}")
+
     def text(self, name):
-        value = self._values.get(name)
-        if value is not None and not isinstance(value, str):
-            raise ValueError(f"'{name}' is {value!r}: it must be a text")
-        return value or ""
+        return self._value(name, lambda value: isinstance(value, str), "a text") or ""
 
     def flag(self, name, default=False):
-        value = self._values.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise ValueError(f"'{name}' is {value!r}: it must be true or false")
-        return default if value is None else value
+        return _or(self._value(name, lambda value: isinstance(value, bool), "true or false"), default)
 
     def tokens(self, name, most):
-        value = self._values.get(name) or []
-        if not isinstance(value, list) or not all(type(each) is int and 0 <= each < most for each in value):
-            raise ValueError(f"'{name}' is {value!r}: it must be a list of token ids below {most}")
-        return frozenset(value)
+        def is_right(value):
+            return not value or (
+                isinstance(value, list) and all(type(each) is int and 0 <= each < most for each in value)
+            )
+
+        return frozenset(self._value(name, is_right, f"a list of token ids below {most}") or ())
 
     def guidance(self):
         """The kind and the text of a grammar that the answer follows, as the library takes them; () for any answer."""
@@ -572,7 +569,6 @@ def _encoder(path):
 
 
 def _adapters(folder):
-    """The files of LoRA adapters in the folder by name."""
     found = sorted([*Path(folder).glob("*.onnx_adapter"), *Path(folder).glob("adapters/*.onnx_adapter")])
     return {path.name[: -len(".onnx_adapter")]: str(path) for path in found}
 

@@ -90,7 +90,6 @@ class TensorRtBackend:
         return None
 
     def complete(self, path: Path, config: ModelConfig, watch: Watch = unwatched) -> None:
-        """Fill `config` from the plan in the version directory `path`."""
         device_id = _first_gpu(config)
         plan = self._plan(path, config, device_id)
         self._package(plan)
@@ -99,7 +98,6 @@ class TensorRtBackend:
         complete_config(config, self._deserialize(plan, config, device_id).description)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise ConfigInvalid for instances on a CPU or a DLA core, and for parameters without a meaning."""
         for placement in placements(config):
             if placement.kind is not DeviceKind.GPU:
                 raise ConfigInvalid(
@@ -134,7 +132,6 @@ class TensorRtBackend:
             return loaded
 
         def runner(loaded: LoadedEngine, placement: Placement) -> Runner:
-            """An instance has its own stream, contexts and memory."""
             try:
                 run = EngineRun(
                     loaded,
@@ -266,7 +263,6 @@ class RunSettings:
 
     @classmethod
     def read(cls, config: ModelConfig) -> RunSettings:
-        """The settings of `config`. Raises ConfigInvalid with Triton's text."""
         strategy = parameters_of(config).get(_STRATEGY, _STRATEGIES[0])
         if strategy not in _STRATEGIES:
             raise ConfigInvalid(

@@ -63,7 +63,6 @@ class TensorRtSettings:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> TensorRtSettings:
-        """Raises ConfigInvalid."""
         policy = given.get("execution-policy", _POLICIES[0])
         if policy not in _POLICIES:
             raise ConfigInvalid(f"unknown execution-policy '{policy}'", hint=f"one of {', '.join(_POLICIES)}")
@@ -196,7 +195,6 @@ class TensorRtPackage:
 
 
 def import_package(settings: TensorRtSettings) -> TensorRtPackage:
-    """Raises NotInstalled."""
     with importing("tensorrt"):
         return TensorRtPackage(import_module("tensorrt"), settings)
 
@@ -288,7 +286,6 @@ class EngineDescription:
 
 
 def describe(engine: Any) -> EngineDescription:
-    """The description of a deserialized `ICudaEngine`."""
     count = engine.num_optimization_profiles
     inputs: list[EngineTensor] = []
     outputs: list[EngineTensor] = []
@@ -433,7 +430,6 @@ def supported_batch(config: ModelConfig, engine: EngineDescription) -> int:
 
 
 def check_batch(config: ModelConfig, limit: int) -> None:
-    """Raise BackendFailed if `config` asks for larger batches than the engine takes."""
     if config.max_batch_size > limit:
         raise BackendFailed(
             f"autofill failed for model '{config.name}': configuration specified max-batch {config.max_batch_size} "
