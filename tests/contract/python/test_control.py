@@ -37,18 +37,12 @@ METHODS = f"""{CLASS}
         return responses
 """
 CONTROLLER = f"""{METHODS}
-    def load(self, name, config=""):
-        return pb_utils.load_model(name, config)
-
     def load_file(self, name, source):
         config = '{{"backend": "python", "max_batch_size": 0}}'
         return pb_utils.load_model(name, config, {{"file:1/model.py": source.encode()}})
 
     def unload(self, name):
         return pb_utils.unload_model(name)
-
-    def ready(self, name, version=""):
-        return pb_utils.is_model_ready(name, version)
 
     def ask(self, name, *arguments):
         tensor = pb_utils.Tensor("IN", np.array(arguments, np.object_))
@@ -131,24 +125,12 @@ def test_model_may_load_others_while_it_is_loaded_but_not_itself(tmp_path: Path)
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("", "AttributeError: module '1.model' has no attribute 'TritonPythonModel'"),
-        ("def f(:\n", "SyntaxError: "),
         (
             "import no_such_module",
             "ModuleNotFoundError: No module named 'no_such_module'\n\nAt:\n  {file}(1): <module>",
         ),
-        (f"{HEAD}sys.exit(4)", "SystemExit: 4\n\nAt:\n  {file}(4): <module>"),
-        (
-            f"{CLASS}    def initialize(self, args):\n        1 / 0",
-            "ZeroDivisionError: division by zero\n\nAt:\n  {file}(",
-        ),
         (f"{CLASS}    def initialize(self, args):\n        os._exit(3)", "Stub process '{name}_0' is not healthy."),
         (f"{HEAD}os._exit(3)", "Stub process '{name}' is not healthy."),
-        (
-            f"{CLASS}    def initialize(self, args):\n        pb_utils.InferenceRequest(model_name='echo', inputs=[], "
-            "requested_output_names=[]).exec()",
-            "TritonModelException: BLS is only supported during the 'execute' function.",
-        ),
     ],
 )
 def test_failed_load_has_its_reason(
@@ -166,27 +148,10 @@ def test_failed_load_has_its_reason(
     until(lambda: stubs_of(server) == before, "a process was left")
 
 
-def test_models_control_models(server: ServerProcess) -> None:
-    assert call(server, "controller", "ready", "echo") == "False"
-    assert call(server, "controller", "load", "echo") == "None"
-    assert call(server, "controller", "ready", "echo") == "True"
-    assert call(server, "controller", "ready", "echo", "1") == "True"
-    assert call(server, "controller", "ask", "echo", "echo", "text") == "text"
-    assert call(server, "controller", "unload", "echo") == "None"
-    until(lambda: call(server, "controller", "ready", "echo") == "False", "echo is still ready")
-
-
 def test_model_is_loaded_from_files_in_the_call(server: ServerProcess) -> None:
     assert call(server, "controller", "load_file", "made_here", ECHO) == "None"
     assert server.json("GET", "/v2/models/made_here/config")["backend"] == "python"
     assert call(server, "controller", "unload", "made_here") == "None"
-
-
-def test_failed_control_is_an_error_of_the_model(server: ServerProcess) -> None:
-    refused = call(server, "controller", "load", "no_such_model")
-    assert "TritonModelException: Failed to load model: Failed to process the request for model 'controller_" in refused
-    assert "', message: failed to load 'no_such_model'" in refused
-    assert "TritonModelException: Failed to check model readiness: " in call(server, "controller", "ready", "echo", "x")
 
 
 def test_error_of_a_models_other_instance_is_unchanged(server: ServerProcess) -> None:

@@ -52,36 +52,12 @@ def execute(self, requests):
             del self.left[number]
             sender.send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-# Answers once, with the number of its iterations.
-SUMMED = """
-def initialize(self, args):
-    self.done = {}
-
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        start = pb_utils.get_input_tensor_by_name(request, "START").as_numpy().flat[0]
-        number = int(pb_utils.get_input_tensor_by_name(request, "ID").as_numpy().flat[0])
-        self.done[number] = 1 if start else self.done[number] + 1
-        wanted = int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy().flat[0])
-        if self.done[number] < wanted:
-            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-            responses.append(None)
-        else:
-            tensor = pb_utils.Tensor("TOKEN", np.full((1, 3), self.done.pop(number), np.int32))
-            responses.append(pb_utils.InferenceResponse([tensor]))
-    return responses
-"""
 TENSORS = """
 input { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] }
 output { name: "TOKEN" data_type: TYPE_INT32 dims: [ 3 ] }
 instance_group { kind: KIND_CPU }
 """
 DECOUPLED = TENSORS + "model_transaction_policy { decoupled: true }"
-CONTROLS = """
-control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
-control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
-"""
 ITERATIVE = "sequence_batching { iterative_sequence: true %s }"
 OLDEST = "oldest { max_candidate_sequences: 4 }"
 
@@ -92,7 +68,6 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     repository = folder / "models"
     write_model(repository, "tokens", TOKENS, DECOUPLED + ITERATIVE % OLDEST, max_batch_size=4)
     write_model(repository, "direct", TOKENS, DECOUPLED + ITERATIVE % "", max_batch_size=4)
-    write_model(repository, "summed", SUMMED, TENSORS + ITERATIVE % (OLDEST + CONTROLS), max_batch_size=4)
     write_model(repository, "sequences", TOKENS, DECOUPLED + "sequence_batching { oldest {} }", max_batch_size=4)
     write_model(repository, "dynamic", TOKENS, DECOUPLED + "dynamic_batching {}", max_batch_size=4)
     options = ["--model-control-mode=explicit", "--load-model=*", "--shutdown-grace-secs=0"]

@@ -5,7 +5,6 @@ Source: docs/spec/python-backend.md sections 4.1, 4.2, 4.5 and 4.6.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
@@ -143,16 +142,6 @@ def test_only_the_children_of_a_models_process_end_by_signals(server: ServerProc
     answer = server.json("POST", "/v2/models/signalled/infer", pair())
     assert answer["outputs"][0]["data"][:2] == [-signal.SIGTERM, -signal.SIGTERM]
     leave(server, "signalled")
-
-
-def test_characters_of_a_shell_in_a_name_are_refused(server: ServerProcess) -> None:
-    reason = "version 1 is at UNAVAILABLE state: Invalid argument: Invalid stub name: contains invalid characters;\n"
-    write_model(server.repository, "of$(shell)")
-    code = base64.b64encode(b"class TritonPythonModel: ...").decode()
-    override = {"config": '{"backend": "python"}', "file:1/model.py": code}
-    for name, parameters in (("of$(shell)", {}), ("over;ride", override)):
-        assert load(server, name, **parameters) == (400, f"load failed for model '{name}': {reason}")
-    assert stubs_of(server) == {}
 
 
 ENDLESS = {

@@ -155,20 +155,6 @@ def wait_until_held_back(server: ServerProcess, requests_in_flight: int) -> None
         time.sleep(1)
 
 
-def test_messages_arrive_in_order_with_their_final_flags(server: ServerProcess) -> None:
-    with client_of(server) as client:
-        responses = Responses()
-        client.start_stream(responses.put)
-        for identifier, is_final_wanted in (("a", True), ("b", False)):
-            client.async_stream_infer(
-                "talker", inputs(3), request_id=identifier, enable_empty_final_response=is_final_wanted
-            )
-        told = [message(responses.next_result().get_response()) for _ in range(7)]
-        client.stop_stream()
-    assert [each for each in told if each[0] == "a"] == [*(("a", str(n), False) for n in range(3)), ("a", None, True)]
-    assert [each for each in told if each[0] == "b"] == [("b", str(n), False) for n in range(3)]
-
-
 def test_slow_readers_use_memory_of_their_windows_only(server: ServerProcess) -> None:
     sockets: list[socket.socket] = []
     wait_until_idle(server)

@@ -197,11 +197,10 @@ def test_parameters_that_change_the_execution_are_accepted(version: Path, more: 
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
-        (lambda file: file.write_bytes(b""), ModelLoadFailed),
         (lambda file: file.write_bytes(file.read_bytes()[:300]), ModelLoadFailed),
         (Path.unlink, RepositoryUnavailable),
     ],
-    ids=["empty", "cut", "missing"],
+    ids=["cut", "missing"],
 )
 def test_broken_file_fails_the_load(version: Path, damage: Callable[[Path], object], error: type[ServerError]) -> None:
     save(add_sub(), version)

@@ -1,18 +1,14 @@
-"""ModelHost: a model's lifecycle and every kind of result of `execute`. ModelConfig: permitted completions."""
+"""ModelHost: a model's lifecycle and every kind of result of `execute`."""
 
 from __future__ import annotations
 
 import gc
-import json
-import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from trident_stub.inference import InferenceRequest, InferenceResponse
-from trident_stub.model import ModelConfig, ModelFailed, TritonError
+from trident_stub.model import TritonError
 
 from tests.unit.core.backends.python.conftest import MakeHost, MemoryServer
 from tests.waiting import until
@@ -48,9 +44,6 @@ def error_of(response: InferenceResponse | None) -> tuple[str, int]:
 @pytest.mark.parametrize(
     ("execute", "text"),
     [
-        ("return answers[1:]", "InferenceRequest(s) size is:2, and InferenceResponse(s) size is:1\n"),
-        ("return 5", "Expected a list in the execute return, found type '<class 'int'>'."),
-        ("return tuple(answers)", "Expected a list in the execute return, found type '<class 'tuple'>'."),
         ("return [answers[0], 'text']", "in the execute function return list, found type '<class 'str'>'."),
         ("requests[1].set_release_flags(2)\nreturn answers", "for reschduled request, found type "),
     ],
@@ -65,13 +58,6 @@ def test_wrong_returns_are_the_error_of_every_request(begin: MakeHost, kind: str
     for request in requests:
         with pytest.raises(Exception, match="Unable to send response"):
             request.get_response_sender().send(InferenceResponse([]), 1)
-
-
-def test_model_without_execute_loads(begin: MakeHost, tmp_path: Path) -> None:
-    host = begin("class TritonPythonModel: pass")
-    assert host.is_ready()
-    text = f"Python model {tmp_path}/1/model.py does not implement `execute` method."
-    assert [error_of(response)[0] for response in host.execute(batch())] == [PREFIX + text] * 2
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
@@ -225,107 +211,8 @@ def test_exception_of_finalize_is_logged(begin: MakeHost, memory_server: MemoryS
     assert memory_server.lines == [(2, text, "model.py", 0)]
 
 
-COMPLETE = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n        "
-
-
-@pytest.mark.parametrize(
-    ("last", "reason"),
-    [
-        ("return None", "in model 'model' must return a valid pb.ModelConfig object."),
-        ("return config.as_dict()", "in model 'model' must return a valid pb.ModelConfig object."),
-        ("config.set_max_batch_size(-1)", "specified max_batch_size -1\n\nAt:\n  {file}(4): auto_complete_config\n"),
-    ],
-)
-def test_failed_completion_has_its_reason(make_host: MakeHost, tmp_path: Path, last: str, reason: str) -> None:
-    with pytest.raises(ModelFailed) as caught:
-        make_host(COMPLETE + last).auto_complete('{"name": "model"}')
-    assert str(caught.value).endswith(reason.format(file=tmp_path / "1" / "model.py"))
-
-
 def test_metrics_that_a_batch_dropped_are_deleted(begin: MakeHost, memory_server: MemoryServer) -> None:
     memory_server.answers = {"metric_family": {"family": 3}, "metric_create": {"metric": 4}}
     host = begin(model("pb_utils.MetricFamily('f', 'd', pb_utils.MetricFamily.GAUGE).Metric()\nreturn answers"))
     host.execute(batch())
     assert memory_server.calls[-1] == ("metric_delete", {"metric": 4})
-
-
-# --- ModelConfig
-
-
-INPUT = {"name": "X", "data_type": "TYPE_FP32", "dims": [4]}
-WHERE = "in auto-complete-config function for model 'M'"
-
-
-def config(**fields: Any) -> ModelConfig:
-    return ModelConfig(json.dumps({"name": "M", **fields}))
-
-
-def test_empty_configuration_is_completed() -> None:
-    made = config()
-    made.set_max_batch_size(8)
-    made.set_dynamic_batching()
-    made.add_input({**INPUT, "optional": True})
-    made.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": [-1]})
-    made.set_model_transaction_policy({"decoupled": True})
-    assert made.as_dict() == {
-        "name": "M",
-        "max_batch_size": 8,
-        "dynamic_batching": {},
-        "input": [{**INPUT, "optional": True}],
-        "output": [{"name": "Y", "data_type": "TYPE_STRING", "dims": [-1]}],
-        "model_transaction_policy": {"decoupled": True},
-    }
-
-
-def test_configured_values_stay() -> None:
-    made = config(
-        max_batch_size=4,
-        dynamic_batching={"max_queue_delay_microseconds": 5},
-        input=[{"name": "A", "data_type": "TYPE_INT8", "dims": [1]}, {"name": "X", "data_type": "TYPE_INVALID"}],
-        output=[dict(INPUT)],
-        model_transaction_policy={"decoupled": True},
-    )
-    made.set_max_batch_size(16)
-    made.set_dynamic_batching()
-    made.add_input(INPUT)
-    made.add_output(INPUT)
-    made.set_model_transaction_policy({"decoupled": True})
-    found = made.as_dict()
-    assert found["max_batch_size"] == 16
-    assert found["dynamic_batching"] == {"max_queue_delay_microseconds": 5}
-    assert [tensor["name"] for tensor in found["input"]] == ["A", "X"]
-    assert found["input"][1] == INPUT
-    assert found["output"] == [INPUT]
-
-
-@pytest.mark.parametrize(
-    ("configured", "change", "text"),
-    [
-        ({"max_batch_size": 8}, lambda made: made.set_max_batch_size(4), "specified max_batch_size 8, but in auto-"),
-        ({"sequence_batching": {}}, lambda made: made.set_dynamic_batching(), "choice as 'sequence_batching', but"),
-        ({"ensemble_scheduling": {}}, lambda made: made.set_dynamic_batching(), "as 'ensemble_scheduling', but"),
-        ({}, lambda made: made.add_input({**INPUT, "reshape": {}}), f"input 'X' {WHERE} contains property other than"),
-        ({}, lambda made: made.add_output({**INPUT, "optional": True}), f"output 'X' {WHERE} contains property other"),
-        ({}, lambda made: made.add_input({"dims": [4]}), f"input {WHERE} is missing 'name' property."),
-        ({}, lambda made: made.add_output({"name": "X", "dims": [4]}), f"output 'X' {WHERE} is missing 'data_type' "),
-        ({}, lambda made: made.add_input({"name": "X", "data_type": "TYPE_FP32"}), "is missing 'dims' property."),
-        ({"input": [INPUT]}, lambda made: made.add_input({**INPUT, "data_type": "TYPE_INT8"}), "provides TYPE_INT8"),
-        ({"output": [INPUT]}, lambda made: made.add_output({**INPUT, "dims": [16]}), "the model expects dims [16] but"),
-        (
-            {"input": [{**INPUT, "optional": False}]},
-            lambda made: made.add_input({**INPUT, "optional": True}),
-            "the model expects optional True but the model configuration specifies optional False",
-        ),
-        ({}, lambda made: made.set_model_transaction_policy({"other": 1}), f"{WHERE} contains property other than"),
-        (
-            {"model_transaction_policy": {"decoupled": False}},
-            lambda made: made.set_model_transaction_policy({"decoupled": True}),
-            "change decoupled property in auto-complete-config for model 'M', which is already set to 'False'",
-        ),
-    ],
-)
-def test_contradicting_completion_is_refused(
-    configured: dict[str, Any], change: Callable[[ModelConfig], None], text: str
-) -> None:
-    with pytest.raises(ValueError, match=re.escape(text)):
-        change(config(**configured))

@@ -63,10 +63,6 @@ class TensorIOMode(enum.Enum):
     NONE, INPUT, OUTPUT = range(3)
 
 
-class TensorLocation(enum.Enum):
-    DEVICE, HOST = range(2)
-
-
 class TensorFormat(enum.Enum):
     LINEAR, CHW2, HWC8 = range(3)
 
@@ -145,9 +141,6 @@ class ICudaEngine:
 
     def get_tensor_format(self, name: str, profile_index: int = 0) -> TensorFormat:
         return TensorFormat[self.tensors[name].get("format", "LINEAR")]
-
-    def get_tensor_location(self, name: str) -> TensorLocation:
-        return TensorLocation.HOST if self.is_shape_inference_io(name) else TensorLocation.DEVICE
 
     def is_shape_inference_io(self, name: str) -> bool:
         return bool(self.tensors[name].get("is_shape", False))
@@ -275,8 +268,4 @@ def _fill(context: IExecutionContext) -> dict[str, Any]:
     return {"FILLED": np.broadcast_to(rows.reshape(-1, *[1] * (len(shape) - 1)), shape), "FILLED_SHAPE": shape}
 
 
-def _fault(context: IExecutionContext) -> dict[str, Any]:
-    raise RuntimeError("the fake engine was told to fail")
-
-
-OPERATIONS = {"add_sub": _add_sub, "identity": _identity, "nonzero": _nonzero, "fill": _fill, "fault": _fault}
+OPERATIONS = {"add_sub": _add_sub, "identity": _identity, "nonzero": _nonzero, "fill": _fill}

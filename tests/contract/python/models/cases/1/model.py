@@ -25,44 +25,15 @@ class TritonPythonModel:
     def raises(self, requests):
         raise ValueError("why")
 
-    def exits(self, requests):
-        sys.exit(1)
-
-    def error_with_code(self, requests):
-        return [pb_utils.InferenceResponse(error=pb_utils.TritonError("gone", pb_utils.TritonError.NOT_FOUND))]
-
-    def by_sender(self, requests):
-        sender = requests[0].get_response_sender()
-        sender.send(self.answer(PLAIN)[0])
-        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
     def has_no_arguments(self, requests):
         assert sys.argv == [""]
         return self.answer(PLAIN)
 
-    def answers_never(self, requests):
-        pass
-
-    def missing_output(self, requests):
-        return [pb_utils.InferenceResponse([])]
-
     def wrong_dtype(self, requests):
         return self.answer(np.arange(4, dtype=np.float64))
 
-    def wrong_shape(self, requests):
-        return self.answer(np.zeros((2, 3), np.int32))
-
-    def empty(self, requests):
-        return self.answer(np.zeros((0, 4), np.int32))
-
-    def twice(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", PLAIN), pb_utils.Tensor("OUT", PLAIN + 1)])]
-
     def huge(self, requests):
         return self.answer(np.ones(100_000_000, np.int32))
-
-    def too_large(self, requests):
-        return self.answer(np.zeros(1 << 30, np.int32))
 
     def writes_its_input(self, requests):
         requests[0].inputs()[0].as_numpy()[0] = b"other"
