@@ -126,14 +126,11 @@ class _Ready:
 
 
 class OnnxRuntimeBackend:
-    """Implements Backend. Loader threads, several at once. Make it after the fork.
+    """Implements Backend. Loader threads, several at once. Make it after the fork."""
 
-    `cores` is the number of cores that the process may use; 0 asks the system. With few of them threads hardly spin.
-    """
-
-    def __init__(self, settings: Mapping[str, str] = _NO_SETTINGS, cores: float = 0) -> None:
+    def __init__(self, settings: Mapping[str, str] = _NO_SETTINGS) -> None:
         self._settings = settings
-        self._cores = cores or available_cores()
+        self._cores = available_cores()
         self._available: Sequence[str] = onnxruntime.get_available_providers()
         _preload(self._available)
         self._plugins = register(settings)

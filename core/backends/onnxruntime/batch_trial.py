@@ -240,7 +240,9 @@ class _Trial:
         """Return the fault of a batch of `count` rows, more than there are feeds. A batch that fails shows no fault."""
         try:
             together = self.run(self._batch(count))
-        except (TrialOver, *FAILURES):
+        except TrialOver:
+            return None
+        except FAILURES:
             return None
         return self._mixed(together, count) if all(each.shape[:1] == (count,) for each in together) else None
 

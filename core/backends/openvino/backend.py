@@ -101,13 +101,13 @@ class OpenVinoSettings:
         for name, (wanted, is_valid) in _PROPERTIES.items():
             if name in given:
                 if not is_valid(given[name]):
-                    raise _wrong(name, wanted, given[name], config)
+                    raise _wrong(name, wanted, given[name])
                 properties[name] = given[name].upper()
         # Without the hint OpenVINO computes in bfloat16 where the processor can, with three digits.
         properties[_PRECISION] = "f32"
         if "HINT_BF16" in given:
             if given["HINT_BF16"].upper() != "YES":
-                raise _wrong("HINT_BF16", "YES", given["HINT_BF16"].lower(), config)
+                raise _wrong("HINT_BF16", "YES", given["HINT_BF16"].lower())
             properties[_PRECISION] = "bf16"
         device = given.get("TARGET_DEVICE", "CPU")
         if device not in _DEVICES:
@@ -127,6 +127,5 @@ class OpenVinoSettings:
         return dict(self.properties) if _HINT in self.properties else {**planned, **self.properties}
 
 
-def _wrong(name: str, wanted: str, given: str, config: ModelConfig) -> ConfigInvalid:
-    message = f"expected the parameter '{name}' to be {wanted}, got {given}"
-    return ConfigInvalid(message, field=field_of(name))
+def _wrong(name: str, wanted: str, given: str) -> ConfigInvalid:
+    return ConfigInvalid(f"expected the parameter '{name}' to be {wanted}, got {given}", field=field_of(name))

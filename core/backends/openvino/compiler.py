@@ -39,11 +39,11 @@ _WRONG_WEIGHTS = "Incorrect weights in bin file"
 _NO_OPERATOR = re.compile(r"Cannot create (\S{1,100}) layer .*unsupported opset: (\S{1,100})")
 
 
-def read_model(core: Any, path: Path, model: str) -> Any:
+def read_model(core: Any, path: Path) -> Any:
     try:
         return core.read_model(str(path))
     except RuntimeError as exc:
-        raise failure_of(exc, "reading the model", ModelLoadFailed, model, _hint(path, str(exc))) from exc
+        raise failure_of(exc, "reading the model", ModelLoadFailed, _hint(path, str(exc))) from exc
 
 
 def _hint(path: Path, text: str) -> str:
@@ -65,9 +65,7 @@ def _hint(path: Path, text: str) -> str:
     return f"the file{written_by(path)} is not a model that OpenVINO {openvino.__version__} reads, or incomplete"
 
 
-def failure_of(
-    exc: Exception, step: str, failed: type[ServerError], model: str, hint: str | None = None
-) -> ServerError:
+def failure_of(exc: Exception, step: str, failed: type[ServerError], hint: str | None = None) -> ServerError:
     # OpenVINO's messages begin with locations in its own sources and end with empty lines.
     lines = [line for line in str(exc).splitlines() if line.strip() and not line.startswith("Exception from ")]
     return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint)
@@ -260,7 +258,7 @@ class Compiler:
             settings = OpenVinoSettings.read(config)
             graph = self._fitted(path, config, settings)
             return graph.signature
-        return signature_of(read_model(self._core, model_path(path, config), config.name))
+        return signature_of(read_model(self._core, model_path(path, config)))
 
     def load(self, context: LoadContext) -> BackendModel:
         config = context.config
@@ -272,7 +270,7 @@ class Compiler:
             try:
                 return self._core.compile_model(graph.model, settings.device, dict(properties))
             except RuntimeError as exc:
-                raise failure_of(exc, "compiling the model", ModelLoadFailed, config.name) from exc
+                raise failure_of(exc, "compiling the model", ModelLoadFailed) from exc
 
         inline = not settings.extension and has_bounded_graph(graph.model)
 
@@ -295,13 +293,13 @@ class Compiler:
             try:
                 self._core.add_extension(settings.extension)
             except RuntimeError as exc:
-                raise failure_of(exc, "adding the CPU extension", ModelLoadFailed, config.name) from exc
-        return fit(lambda: read_model(self._core, file, config.name), config, reshapes=settings.reshapes)
+                raise failure_of(exc, "adding the CPU extension", ModelLoadFailed) from exc
+        return fit(lambda: read_model(self._core, file), config, reshapes=settings.reshapes)
 
 
 _FAILURES = Failures(
     (RuntimeError, ValueError),
-    lambda exc, model: failure_of(exc, "running the inference request", BackendFailed, model),
+    lambda exc, model: failure_of(exc, "running the inference request", BackendFailed),
 )
 
 

@@ -143,9 +143,7 @@ class TensorRtBackend:
                     batching=config.max_batch_size > 0,
                 )
             except (CudaError, EngineError) as exc:
-                raise load_failure_of(
-                    exc, "unable to create TensorRT context", config.name, placement.device_id
-                ) from exc
+                raise load_failure_of(exc, "unable to create TensorRT context", placement.device_id) from exc
             return Runner(run=run, run_bound=run.bound, on_buffer=run.pinned.replace, close=run.close)
 
         framework = Framework(
@@ -175,7 +173,7 @@ class TensorRtBackend:
                 engine = package.deserialize(runtime, plan)
                 return LoadedEngine(package, runtime, engine, describe(engine))
         except CudaError as exc:
-            raise load_failure_of(exc, "unable to create TensorRT engine", config.name, device_id) from exc
+            raise load_failure_of(exc, "unable to create TensorRT engine", device_id) from exc
 
     def _package(self, plan: Path) -> TensorRtPackage:
         """TensorRT, imported when the first plan is read. Raises NotInstalled, which says what built `plan`."""

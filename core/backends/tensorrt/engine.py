@@ -89,17 +89,17 @@ def is_poison(exc: BaseException) -> bool:
 
 def error_of(exc: Exception, model: str) -> ServerError:
     """The server's error for a failed execution: a CudaError, an EngineError, or what TensorRT raises."""
-    return failure_of(exc, f"unable to enqueue for inference {model}", model)
+    return failure_of(exc, f"unable to enqueue for inference {model}")
 
 
-def load_failure_of(exc: Exception, what: str, model: str, device_id: int) -> ServerError:
+def load_failure_of(exc: Exception, what: str, device_id: int) -> ServerError:
     """As `failure_of`, while a model is loaded on a GPU: DeviceLost, OutOfMemory or ModelLoadFailed."""
     if is_poison(exc):
         return DeviceLost(f"{what}: {exc}", device=f"gpu:{device_id}")
-    return failure_of(exc, what, model, ModelLoadFailed)
+    return failure_of(exc, what, ModelLoadFailed)
 
 
-def failure_of(exc: Exception, what: str, model: str, failed: type[ServerError] = BackendFailed) -> ServerError:
+def failure_of(exc: Exception, what: str, failed: type[ServerError] = BackendFailed) -> ServerError:
     """OutOfMemory, or `failed`, for `what` was not possible because of `exc`."""
     message = f"{what}: {exc}"
     lacks_memory = exc.is_out_of_memory if isinstance(exc, CudaError) else is_out_of_memory(str(exc))

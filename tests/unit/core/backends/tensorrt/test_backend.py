@@ -468,7 +468,7 @@ def test_failures_have_their_classes(exc: Exception, kind: type[Exception], pois
     assert type(error) is kind
     assert error.message == f"unable to enqueue for inference m: {exc}"
     assert is_poison(exc) is poison
-    at_load = load_failure_of(exc, "unable to create TensorRT context", "m", 1)
+    at_load = load_failure_of(exc, "unable to create TensorRT context", 1)
     assert type(at_load) is (DeviceLost if poison else ModelLoadFailed if kind is BackendFailed else kind)
     assert at_load.message == f"unable to create TensorRT context: {exc}"
     assert getattr(at_load, "device", "gpu:1") == "gpu:1"
