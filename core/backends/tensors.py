@@ -506,24 +506,20 @@ class Splitter:
         wanted = request.outputs
         answer: list[OutputTensor] = []
         for (output, name, datatype), result in zip(self._outputs, results, strict=True):
-            array = result
             if name in self._scattered:
-                array = self._scatter(output, array, (request,))[0]
+                array = self._scatter(output, result, (request,))[0]
             else:
-                shape = array.shape
-                if not self._plain or not shape:
-                    array = self._in_client_shape(output, array)
-                if self._batching and (not shape or shape[0] != total):
-                    raise self._wrong_batch(name, shape, total)
+                array = self.checked(output, result, total)
             if not wanted or name in wanted:
                 answer.append(OutputTensor(name, datatype, array.shape, array))
         return answer
 
     def checked(self, output: OutputSpec, result: Array, total: int) -> Array:
-        """A result of a batch with one request, which gets it as it is. Raises BackendFailed for a wrong batch."""
-        if self._batching and result.shape[:1] != (total,):
-            raise self._wrong_batch(output.name, result.shape, total)
-        return result if result.shape else self._in_client_shape(output, result)
+        """A result of a batch with one request, which gets it whole. Raises BackendFailed for a wrong batch."""
+        shape = result.shape
+        if self._batching and (not shape or shape[0] != total):
+            raise self._wrong_batch(output.name, shape, total)
+        return result if self._plain and shape else self._in_client_shape(output, result)
 
     def _cut(
         self,

@@ -83,16 +83,14 @@ def check_available(requests: Sequence[ProviderRequest], available: Sequence[str
             )
 
 
-def check_active(
-    requests: Sequence[ProviderRequest], active: Sequence[str], missing_library: str, model_name: str
-) -> None:
+def check_active(requests: Sequence[ProviderRequest], active: Sequence[str], folder: Path, model_name: str) -> None:
     """Raises ModelLoadFailed if a session lacks a requested provider. ONNX Runtime itself only warns.
 
-    `active` are the session's providers. `missing_library` is the linker's message about the provider's library, or "".
+    `active` are the session's providers; `folder` has ONNX Runtime's libraries.
     """
     lacking = [request.name for request in requests if request.name not in active]
     if lacking:
-        cause = missing_library or "its libraries, or the driver, are missing or of another version"
+        cause = missing_library(lacking[0], folder) or "its libraries, or the driver, are missing or of another version"
         raise ModelLoadFailed(
             f"unable to load model '{model_name}', ONNX Runtime could not start {', '.join(lacking)}: {cause}",
             hint=CURES.get(lacking[0]),

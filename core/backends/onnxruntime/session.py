@@ -38,7 +38,6 @@ from trident.core.backends.onnxruntime.providers import (
     TENSORRT,
     ProviderRequest,
     check_active,
-    missing_library,
     preload_tensorrt,
 )
 from trident.core.config.placement import DeviceKind, Placement
@@ -116,11 +115,9 @@ _UNREADABLE = "Protobuf parsing failed"
 _FORBIDDEN = re.compile(r"system error number 13\b|errcode = 13\b|SystemError : 13\b|Permission denied")
 
 
-def load_hint(text: str, path: Path, version: str) -> str | None:
-    """The cure for ONNX Runtime's message `text` about the file at `path`; None if it is not known.
-
-    `version` is that of the installed ONNX Runtime.
-    """
+def load_hint(text: str, path: Path) -> str | None:
+    """The cure for ONNX Runtime's message `text` about the file at `path`; None if it is not known."""
+    version = onnxruntime.__version__
     if _FORBIDDEN.search(text):
         return chmod_hint(path.parent)
     if _OLD_DRIVER in text:
@@ -327,12 +324,9 @@ def make_session(request: SessionRequest) -> MadeSession:
     except FAILURES as exc:
         if on_gpu:
             check_device(exc, name, request.placement)
-        hint = load_hint(str(exc), path, onnxruntime.__version__)
+        hint = load_hint(str(exc), path)
         raise failure_of(exc, name, ModelLoadFailed, hint) from exc
-    active = made.session.get_providers()
-    missing = [provider.name for provider in request.providers if provider.name not in active]
-    library = missing_library(missing[0], LIBRARIES) if missing else ""
-    check_active(request.providers, active, library, name)
+    check_active(request.providers, made.session.get_providers(), LIBRARIES, name)
     if request.settings.run_entries:
         # ONNX Runtime tells each run only that it refuses an option. With the options a run that is to end before its
         # first node must fail for no other reason than without them.
@@ -381,7 +375,7 @@ class DeclaredGraph:
         try:
             loaded = capi.InferenceSession(_session_options(request), str(path), True, False)
         except FAILURES as exc:
-            hint = load_hint(str(exc), path, onnxruntime.__version__)
+            hint = load_hint(str(exc), path)
             raise failure_of(exc, request.config.name, ModelLoadFailed, hint) from exc
         self.get_inputs: Callable[[], Any] = lambda: loaded.inputs_meta
         self.get_outputs: Callable[[], Any] = lambda: loaded.outputs_meta

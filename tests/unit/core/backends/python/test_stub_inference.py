@@ -136,20 +136,6 @@ def test_responses_are_sent_in_an_allowed_order_only(
     sender._close()
 
 
-def test_sender_that_is_dropped_ends_its_request(memory_server: MemoryServer) -> None:
-    request = arrived()
-    request.get_response_sender()
-    del request
-    gc.collect()
-    until(lambda: memory_server.sent, "the end of the request")
-    ((number, response, final),) = memory_server.sent
-    assert (number, final) == (7, True)
-    assert response is not None
-    error = response.error()
-    assert error is not None
-    assert error.message() == "the model dropped its response sender before the final response"
-
-
 def test_sender_that_has_answered_is_dropped_without_an_error(memory_server: MemoryServer) -> None:
     arrived().get_response_sender().send(RESPONSE)
     gc.collect()
