@@ -242,11 +242,6 @@ def has_bounded_graph(model: Any) -> bool:
     return True
 
 
-# Of rows that differ by rounding only: the default precision may be BF16, and many graphs are quantized.
-_MARGIN = 3e-2
-_TRIAL_SECONDS_AT_MOST = 10.0
-
-
 class Compiler:
     """OpenVINO, once for all models. Loader threads, several at once. Make it after the fork."""
 
