@@ -103,8 +103,6 @@ class RegionMemory(Protocol):
 class Region:
     """`users` is the number of requests that use it. With `is_unregistered` it is removed with the last of them."""
 
-    __slots__ = ("is_unregistered", "memory", "status", "users")
-
     def __init__(self, status: SystemRegion | CudaRegion, memory: RegionMemory) -> None:
         self.status = status
         self.memory = memory
@@ -156,8 +154,6 @@ class SystemMemory:
 
     `key` is the name under which it was opened, `identity` the device and the number of the file.
     """
-
-    __slots__ = ("__weakref__", "_descriptor", "_mapped", "identity", "key")
 
     def __init__(self, descriptor: int, key: str, identity: tuple[int, int]) -> None:
         """Use `open_object`. Takes ownership of the descriptor."""
@@ -281,8 +277,6 @@ def _ignore(device: str) -> None:
 
 class CudaMemory:
     """Any thread. The handle is closed with the last reference."""
-
-    __slots__ = ("__weakref__", "_address", "_device_id", "_driver", "_on_lost")
 
     def __init__(self, driver: CudaDriver, device_id: int, handle: bytes, on_lost: OnLost = _ignore) -> None:
         """Raises CudaError."""

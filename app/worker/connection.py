@@ -71,8 +71,6 @@ class ReadOrder:
     waited longest would be served last.
     """
 
-    __slots__ = ("_due", "_loop")
-
     def __init__(self) -> None:
         self._loop = gevent.get_hub().loop
         self._due: list[Callable[[], None]] = []
@@ -95,8 +93,6 @@ class ReadWatch:
 
     Hub thread only; one greenlet waits at a time.
     """
-
-    __slots__ = ("_greenlet", "_hub", "_is_on", "_order", "_watcher")
 
     def __init__(self, hub: Any, descriptor: int, order: ReadOrder) -> None:
         self._hub = hub
@@ -140,8 +136,6 @@ class ReadWatch:
 class TlsReadWatch(ReadWatch):
     """A ReadWatch that also knows of the bytes that TLS has already taken from the kernel."""
 
-    __slots__ = ("_tls",)
-
     def __init__(self, hub: Any, sock: TlsSocket, order: ReadOrder) -> None:
         super().__init__(hub, sock.fileno(), order)
         self._tls = sock
@@ -161,21 +155,6 @@ class Connection:
     body that is being received, or the response that is being sent, began to move. A subclass overrides `time_out` to
     tell the client, and `_copy_shared` for memory that it holds.
     """
-
-    __slots__ = (
-        "_clock",
-        "_hub",
-        "_loop",
-        "_peer",
-        "_readable",
-        "_shares_memory",
-        "_sock",
-        "_unsent",
-        "_writable",
-        "moves_since",
-        "since",
-        "stage",
-    )
 
     def __init__(
         self,
@@ -456,8 +435,6 @@ class CoarseClock:
 
     A request needs the time only for timeouts of seconds, so it reads an attribute instead of the clock.
     """
-
-    __slots__ = ("date_end", "now")
 
     now: float
     date_end: bytes

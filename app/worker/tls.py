@@ -105,8 +105,6 @@ class TlsSocket:
     end.
     """
 
-    __slots__ = ("_peeked", "_sock", "is_open", "wants_to_write")
-
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         """Takes over `sock`. Raises OSError if the client has gone."""
         self._sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)

@@ -84,21 +84,6 @@ class Http1Connection(Connection):
     `received` is how many bytes of an unfinished body have arrived.
     """
 
-    __slots__ = (
-        "_began_ns",
-        "_body",
-        "_buffer",
-        "_half_closed_since",
-        "_is_asked",
-        "_received",
-        "_received_ns",
-        "_refusal",
-        "_response",
-        "_service",
-        "_web_socket",
-        "received",
-    )
-
     def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
         super().__init__(
             sock,

@@ -140,8 +140,6 @@ class RequestHeadParser:
     `known` remembers the latest heads by their bytes, because clients repeat themselves.
     """
 
-    __slots__ = ("_base_environ", "_max_field", "_max_fields", "_max_line", "known")
-
     def __init__(self, base_environ: dict[str, Any], *, max_line: int, max_fields: int, max_field: int) -> None:
         """`max_line` and `max_field` are bytes of the request line and of each header field with its line break."""
         self._base_environ = base_environ
@@ -256,8 +254,6 @@ class ChunkedBody:
     `content` is the body so far, `missing` the number of bytes that the current chunk lacks, `rest` what was fed and
     lies behind the body.
     """
-
-    __slots__ = ("_begun", "_chunks", "_ends_chunk", "_max_size", "_trailers", "content", "missing", "rest")
 
     def __init__(self, max_size: int) -> None:
         self.content = bytearray()

@@ -51,26 +51,6 @@ class Http2Connection:
     and ENDED. `idle_since` is when it was last seen with a stream, in seconds of the coarse clock.
     """
 
-    __slots__ = (
-        "_ages_at",
-        "_dies_at",
-        "_discarded",
-        "_is_draining",
-        "_left_shared",
-        "_protocol",
-        "_readable",
-        "_reads",
-        "_service",
-        "_since",
-        "_sock",
-        "_tls",
-        "_unsent",
-        "_unsent_size",
-        "_writable",
-        "idle_since",
-        "stage",
-    )
-
     def __init__(self, sock: socket.socket, peer: Any, service: Http2Service) -> None:
         """`sock` is connected and does not block. Raises OSError if the client has gone."""
         port = service.port

@@ -199,8 +199,6 @@ class Pings:
     Source: gRPC's proposal A8, `Chttp2PingAbusePolicy` of its C core, and `keepalive.md`.
     """
 
-    __slots__ = ("_answers", "_latest", "_limits", "_strikes", "asked_at")
-
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         self._strikes = 0

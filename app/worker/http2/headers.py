@@ -47,8 +47,6 @@ class HeaderDecoder:
     `changed` is true if the latest block changed the table, so that the same bytes mean something else afterwards.
     """
 
-    __slots__ = ("_capacity", "_entries", "_list_limit", "_most_fields", "_size", "changed")
-
     def __init__(self, list_limit: int) -> None:
         """`list_limit`: bytes of a section's fields, with 32 for each."""
         self._list_limit = list_limit
@@ -233,8 +231,6 @@ class HeaderSections:
     Source: RFC 9113 sections 6.2 and 6.10, and 10.5.1 for the limits.
     """
 
-    __slots__ = ("_limits", "_parts", "_size", "ends", "stream")
-
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         self._parts: list[bytes] = []
@@ -311,8 +307,6 @@ class RequestHeads:
     `known` has the heads by the bytes of their blocks, as long as the header table does not change. If it changes, a
     block is decoded, but what does not change from request to request is known by its fields.
     """
-
-    __slots__ = ("_application", "_by_fields", "_decoder", "_volatile_fields", "known")
 
     def __init__(self, application: Application, list_limit: int) -> None:
         self._application = application

@@ -47,26 +47,6 @@ class Http2Protocol:
     Hub thread only. Time is given, in seconds. Source: RFC 9113.
     """
 
-    __slots__ = (
-        "_application",
-        "_data",
-        "_drain",
-        "_has_begun",
-        "_has_settings",
-        "_heads",
-        "_largest",
-        "_limits",
-        "_pings",
-        "_refuses",
-        "_rest",
-        "_sections",
-        "_started",
-        "last_received",
-        "outbox",
-        "streams",
-        "table",
-    )
-
     def __init__(
         self,
         limits: Http2Limits,

@@ -80,8 +80,6 @@ class Unsent:
 class UnsentTotal:
     """Counts `size` bytes of the connections that share it. Hub thread only."""
 
-    __slots__ = ("limit", "size")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
@@ -99,21 +97,6 @@ class Outbox:
     `stream_window` what it takes on a new one, `frame` its largest frame, all in bytes. `unsent` bytes wait in the
     streams. `answers` counts DATA frames and ends of streams. Source: RFC 9113 section 5.2.
     """
-
-    __slots__ = (
-        "_in_all",
-        "_most_unsent",
-        "_ready",
-        "_wants_flush",
-        "answers",
-        "frame",
-        "high_water",
-        "parts",
-        "size",
-        "stream_window",
-        "unsent",
-        "window",
-    )
 
     def __init__(self, limits: Http2Limits, wants_flush: Callable[[], None], in_all: UnsentTotal) -> None:
         """`wants_flush` is called when there is something for the socket and there was nothing before."""
@@ -390,24 +373,6 @@ class StreamTable:
     whose calls have not ended. `last` is the latest stream that began, `now` the time in seconds, `peer` the client.
     Hub thread only. Source: RFC 9113 sections 5.1 and 5.2.
     """
-
-    __slots__ = (
-        "_answers",
-        "_budget",
-        "_credit",
-        "_limits",
-        "_low",
-        "_reset",
-        "_spent_at",
-        "is_closed",
-        "last",
-        "now",
-        "open",
-        "outbox",
-        "paused",
-        "peer",
-        "places_taken",
-    )
 
     def __init__(self, limits: Http2Limits, outbox: Outbox, now: float, peer: str) -> None:
         self._limits = limits
