@@ -1,4 +1,4 @@
-"""A container of one model: its start, batch transform, mistakes of callers, probes and the end.
+"""A container of one model: its start, batch transform, probes and the end.
 
 Every exchange must keep the platform's limits. Source: docs/spec/sagemaker.md sections A1, A2 and A6.
 """
@@ -6,10 +6,8 @@ Every exchange must keep the platform's limits. Source: docs/spec/sagemaker.md s
 from __future__ import annotations
 
 import contextlib
-import gzip
 import http.client
 import json
-import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,9 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 
 CSV = "text/csv"
 LINES = "application/jsonlines"
-JSON = "application/json"
 NPY = "application/x-npy"
-BINARY = "application/vnd.sagemaker-triton.binary+json"
 ROW = b"1,2,3,4\n"
 
 
@@ -54,11 +50,6 @@ def container(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> It
     }
     with SageMakerContainer(folder / "log", **variables) as made:
         yield made
-
-
-def assert_serves(container: SageMakerContainer) -> None:
-    answer = container.invoke(ROW, Content_Type=CSV, Accept=CSV)
-    assert (answer.status, numbers(answer.body)) == (200, [[1, 2, 3, 4]])
 
 
 def numbers(body: bytes) -> list[list[float]]:
@@ -100,48 +91,6 @@ def _rows(accept: str, body: bytes) -> list[Any]:
     found = records_of(accept, body)
     # A JSON line may be an object by the output's name.
     return [next(iter(row.values())) if isinstance(row, dict) else row for row in found]
-
-
-# --- mistakes of callers
-
-
-INPUT = {"name": "INPUT0", "datatype": "FP32", "shape": [1, WIDTH], "parameters": {"binary_data_size": 16}}
-HEADER = json.dumps({"inputs": [INPUT]}).encode()
-WHOLE = HEADER + np.ones(WIDTH, "<f4").tobytes()
-BOMB = gzip.compress(bytes(101 << 20))
-
-
-def sized(size: object) -> dict[str, str]:
-    return {"Content_Type": f"{BINARY};json-header-size={size}"}
-
-
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "text"),
-    [
-        (b"", {"Content_Type": CSV}, 400, "the body is empty"),
-        (ROW, {}, 400, "expected a multiple of 16 bytes, got 8"),  # without a type the body is octets
-        (ROW, {"Content_Type": "image/png"}, 415, f"supported are: {BINARY};json-header-size=N, {JSON}, {CSV}"),
-        (ROW, {"Content_Type": CSV, "Accept": "image/png"}, 406, "available are: application/json, text/csv"),
-        (ROW, {"Content_Type": CSV, "Content_Encoding": "gzip"}, 400, "failed to decompress the request body"),
-        (BOMB, {"Content_Type": CSV, "Content_Encoding": "gzip"}, 413, "exceeds the maximum"),
-        (b'{"instances": [[1, 2, 3, 4], [1, 2]]}', {"Content_Type": JSON}, 400, "instance 1, input 'INPUT0'"),
-        (b"[1, 2, 3, 4]\n[1, 2]\n", {"Content_Type": LINES}, 400, "line 2"),
-        (b"1,2,3,4\n1,two,3,4\n", {"Content_Type": CSV}, 400, "row 2, column 2 (input 'INPUT0'): expected a number"),
-        (pickle.dumps([1]), {"Content_Type": NPY}, 400, "does not begin with \\x93NUMPY"),
-        (WHOLE, sized(""), 400, "json-header-size=N"),
-        (WHOLE, sized(len(WHOLE) + 1), 400, f"inference header size should be in range (0, {len(WHOLE)})"),
-        (WHOLE[:-1], sized(len(HEADER)), 400, "expecting 1 additional bytes"),
-        (ROW, {"Content_Type": CSV, "X_Amzn_SageMaker_Inference_Id": "i" * 65}, 400, "Inference-Id"),
-    ],
-)
-def test_invalid_invocation_is_refused_with_its_reason(
-    container: SageMakerContainer, body: bytes, headers: dict[str, str], status: int, text: str
-) -> None:
-    """One of each kind: what each format refuses is tested without a server."""
-    answer = container.invoke(body, **headers)
-    assert (answer.status, list(json.loads(answer.body))) == (status, ["error"]), answer.text
-    assert text in json.loads(answer.body)["error"]
-    assert_serves(container)
 
 
 # --- the start

@@ -6,7 +6,6 @@ without a server; here is that it passes through the socket, the front end and a
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections.abc import Iterator
@@ -140,28 +139,6 @@ def test_other_formats_are_read_and_written(container: VertexContainer) -> None:
         container.post({"instances": TABLE.tolist()}, Accept=CSV),  # the platform itself reads this answer
     ):
         assert np.array_equal(np.array(answer.document["predictions"], np.float32), TABLE)
-
-
-# --- bad requests
-
-
-@pytest.mark.parametrize(
-    ("body", "headers", "status", "text"),
-    [
-        (b'{"instances":[[1]],"Parameters":{}}', {}, 400, "unknown member 'Parameters'"),
-        (b"1,2", {"Content_Type": "image/png"}, 415, f"{BINARY.prefix}N"),
-        (b"1,2\n", {"Content_Type": CSV}, 400, "row 1"),
-        (bytes(write_npy(TABLE)), {"Content_Type": NPY, "Accept": "image/png"}, 406, "text/csv"),
-        (v2_header() + TABLE.tobytes()[1:], {"Content_Type": BINARY.of(len(v2_header()))}, 400, "unexpected size"),
-        (gzip.compress(b"0" * (80 << 20)), {"Content_Encoding": "gzip"}, 413, "exceeds the maximum allowed value"),
-        (b'{"instances":' + b"[" * 2_000_000, {}, 400, ""),
-    ],
-    ids=["member", "type", "row", "accept", "size", "bomb", "depth"],
-)
-def test_bad_body_is_refused_with_its_reason(
-    container: VertexContainer, body: bytes, headers: dict[str, str], status: int, text: str
-) -> None:
-    assert_refused(container.post(body, **headers), text, status)
 
 
 def test_bodies_of_ten_megabytes_are_answered(container: VertexContainer) -> None:

@@ -6,7 +6,6 @@ tested without a server; here are the ways through the socket and to a real mode
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from collections.abc import Iterator
@@ -23,22 +22,15 @@ from tests.project import ROOT
 
 pytestmark = pytest.mark.slow
 
-V2 = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
 CONTROL = "v2/repository/models/cat/unload"
-KEY = "x-control-key"
 
 
 @pytest.fixture(scope="module")
 def running(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VertexContainer]:
-    """A container with a restricted group, whose model a request could unload."""
+    """A container whose model a request could unload."""
     folder = tmp_path_factory.mktemp("container")
     add_scaled(folder / "models", "cat", 3)
-    arguments = (
-        "--model-control-mode=explicit",
-        "--load-model=*",
-        f"--http-restricted-api=model-repository:{KEY}=secret",
-    )
-    with VertexContainer(folder, folder / "models", *arguments) as made:
+    with VertexContainer(folder, folder / "models", "--model-control-mode=explicit", "--load-model=*") as made:
         yield made
 
 
@@ -47,28 +39,6 @@ def container(running: VertexContainer) -> Iterator[VertexContainer]:
     """After each test the model is still loaded."""
     yield running
     assert running.predictions([[1, 2, 3, 4]]) == [[3, 6, 9, 12]]
-
-
-def test_redirect_reaches_routes_that_only_read(container: VertexContainer) -> None:
-    def document(target: str, body: bytes | None = None, **headers: str) -> object:
-        answer = container.redirected(target, body, **headers)
-        assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
-        return answer.document
-
-    assert document("v2/models/cat")["versions"] == ["1"]  # type: ignore[index]
-    assert document("v2/models/cat/config")["max_batch_size"] == 8  # type: ignore[index]
-    assert document("v2/models/cat/versions/1/stats")["model_stats"][0]["name"] == "cat"  # type: ignore[index]
-    assert document("v2/systemsharedmemory/status") == []
-    assert document("v2/models/cat/infer", V2)["outputs"][0]["data"] == [3, 6, 9, 12]  # type: ignore[index]
-    for target in ("v2/health/live", "v2/health/ready", "v2/models/cat/ready"):
-        assert container.redirected(target)[::2] == (200, b"")
-    assert container.redirected("v2/models/dog").status == 404
-    # A restricted group needs its key.
-    answer = container.redirected("v2/repository/index")
-    assert (answer.status, KEY in answer.error) == (403, True)
-    assert container.redirected("v2/repository/index", X_Control_Key="wrong").status == 403
-    index = document("v2/repository/index", b'{"ready":true}', X_Control_Key="secret")
-    assert index == [{"name": "cat", "version": "1", "state": "READY"}]
 
 
 @pytest.mark.parametrize(

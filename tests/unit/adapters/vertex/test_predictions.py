@@ -56,6 +56,23 @@ def test_body_of_unknown_form_is_refused(body: bytes) -> None:
     assert "'inputs'" in answer.json["error"]
 
 
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "text"),
+    [
+        (b'{"instances":[[1]],"Parameters":{}}', {}, 400, "unknown member 'Parameters'"),
+        (b"1,2", {"content_type": "image/png"}, 415, "application/vnd.vertex-ai-triton.binary+json;json-header-size=N"),
+        (b"1,2\n", {"content_type": "text/csv", "Accept": "image/png"}, 406, "text/csv"),
+        (b"0" * 10, {"Content_Encoding": "gzip"}, 400, "failed to decompress"),
+    ],
+)
+def test_what_cannot_be_read_or_written_has_the_status_of_its_kind(
+    body: bytes, headers: dict[str, Any], status: int, text: str
+) -> None:
+    answer = VertexBench().predict(body, **headers)
+    assert (answer.status_code, answer.mimetype) == (status, JSON)
+    assert text in answer.json["error"]
+
+
 # --- targets
 
 
