@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, ServerStopping
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.http.admin import repository_index_json, server_metadata_json
+from trident.core.http.admin import repository_index_json
 
 if TYPE_CHECKING:
     from trident.app.library.ports import OpenPorts
@@ -116,7 +116,7 @@ class Server:
 
     def metadata(self) -> dict[str, Any]:
         """Name, version and extensions, as `GET /v2` answers them."""
-        return server_metadata_json(self._engine().server_metadata())
+        return asdict(self._engine().server_metadata())
 
     def statistics(self) -> list[dict[str, Any]]:
         """Counts and times in ns of every ready version, as `GET /v2/models/stats` answers them."""

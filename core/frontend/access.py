@@ -244,8 +244,6 @@ def _parse(option: str, kind: RestrictedKind) -> RestrictedApi:
 
 
 class Restrictions:
-    """Decides whether a request may use a group."""
-
     def __init__(self, apis: Iterable[RestrictedApi], kind: RestrictedKind = HTTP) -> None:
         self._word = kind.word
         self._by_group = {group: (api.header, api.value.encode()) for api in apis for group in api.groups}

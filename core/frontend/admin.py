@@ -213,7 +213,6 @@ UNLOAD_PARAMETERS = ("unload_dependents",)
 
 
 def refuse_repository(name: str) -> None:
-    """Raise Unsupported if a call names a repository."""
     if name:
         raise Unsupported("'repository_name' specification is not supported")
 

@@ -32,7 +32,6 @@ RESERVED_PARAMETERS = frozenset(
 
 
 def set_parameter(request: InferenceRequest, key: str, value: Parameter) -> None:
-    """Give the model a parameter of its own."""
     if request.parameters is None:
         request.parameters = {}
     request.parameters[key] = value
@@ -142,8 +141,6 @@ _LONGEST_STATE = 512
 
 
 class EventNames(NamedTuple):
-    """The names of the events of one protocol."""
-
     received: tuple[str, str]
     sent: tuple[str, str]
 

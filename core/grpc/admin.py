@@ -7,9 +7,9 @@ docs/spec/trace-and-log.md sections 1 and 5, docs/spec/shared-memory.md sections
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from dataclasses import asdict
+from typing import TypeVar
 
-from trident.core.engine.protocol import TensorMetadata
 from trident.core.errors import InvalidRequest, readable
 from trident.core.frontend.admin import (
     UNLOAD_PARAMETERS,
@@ -29,7 +29,7 @@ from trident.core.grpc.messages import length_field, parse, serialized
 from trident.core.inference.request import version_number
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.statistics import VersionStatistics
-from trident.core.shared_memory import RegionKind
+from trident.core.shared_memory import CudaRegion, RegionKind, SystemRegion
 
 T = TypeVar("T")
 
@@ -38,10 +38,7 @@ _NOTHING = b""
 
 
 def server_metadata(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    metadata = front_end.engine.server_metadata()
-    return serialized(
-        "ServerMetadataResponse", name=metadata.name, version=metadata.version, extensions=metadata.extensions
-    )
+    return serialized("ServerMetadataResponse", **asdict(front_end.engine.server_metadata()))
 
 
 def model_metadata(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
@@ -51,13 +48,9 @@ def model_metadata(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
         name=metadata.name,
         versions=list(map(str, metadata.versions)),
         platform=metadata.platform,
-        inputs=_tensors(metadata.inputs),
-        outputs=_tensors(metadata.outputs),
+        inputs=list(map(asdict, metadata.inputs)),
+        outputs=list(map(asdict, metadata.outputs)),
     )
-
-
-def _tensors(tensors: Iterable[TensorMetadata]) -> list[dict[str, Any]]:
-    return [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in tensors]
 
 
 def model_config(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
@@ -149,20 +142,12 @@ def unload(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 # --- shared memory
 
 
-def system_status(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    regions = {
-        each.name: {"name": each.name, "key": each.key, "offset": each.offset, "byte_size": each.byte_size}
-        for each in front_end.engine.system_regions(_named_region(message))
-    }
-    return serialized("SystemSharedMemoryStatusResponse", regions=regions)
-
-
-def cuda_status(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    regions = {
-        each.name: {"name": each.name, "device_id": each.device_id, "byte_size": each.byte_size}
-        for each in front_end.engine.cuda_regions(_named_region(message))
-    }
-    return serialized("CudaSharedMemoryStatusResponse", regions=regions)
+def memory_status(kind: RegionKind, front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    engine, name = front_end.engine, _named_region(message)
+    found: list[SystemRegion] | list[CudaRegion]
+    found = engine.system_regions(name) if kind is RegionKind.SYSTEM else engine.cuda_regions(name)
+    answer = f"{kind.value.capitalize()}SharedMemoryStatusResponse"
+    return serialized(answer, regions={each.name: asdict(each) for each in found})
 
 
 def system_register(front_end: GrpcFrontEnd, message: Buffer) -> bytes:

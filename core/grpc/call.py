@@ -451,16 +451,14 @@ class RpcCall(UnaryCall):
 
     def serve(self, message: Buffer) -> None:
         if self._waits or len(message):
-            self.spawn(self._answer_waiting, message)
+            self.spawn(self._answer, message)
         else:
             self.busy += 1
             self.run(self._answer, message)
 
-    def _answer_waiting(self, message: Buffer) -> None:
-        self.front_end.load()
-        self._answer(message)
-
     def _answer(self, message: Buffer) -> None:
+        if self._waits or len(message):
+            self.front_end.load()
         if not self.ended:
             answer = self._rpc(self.front_end, message)
             self.reply((answer,), len(answer))

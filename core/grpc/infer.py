@@ -14,6 +14,7 @@ from typing import Final
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, ServerError
+from trident.core.frontend.answered_request import AnsweredRequest
 from trident.core.frontend.bridge import SingleResponse
 from trident.core.frontend.classification import classified
 from trident.core.frontend.dataplane import ResponsePlan
@@ -34,7 +35,7 @@ from trident.core.grpc.messages import (
 from trident.core.grpc.request import DecodedRequest, request_id
 from trident.core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
 from trident.core.grpc.transport import CallStream
-from trident.core.inference.pending_request import CancelCause, PendingRequest, StreamedRequest
+from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import Parameter
 from trident.core.inference.response import InferenceResponse, Origin, Outputs, PackedOutputs
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of
@@ -166,82 +167,26 @@ MOST_UNSENT: Final = 1 << 20
 MOST_HELD: Final = 64 << 20
 
 
-class _StreamRequest:
-    """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for those of
-    the requests before it, `failure` an error that ends the whole call when those are answered.
-
-    `size` is the request's size in bytes. A request that was refused has no `decoded`. `pending` is None before it is
-    submitted and after its last response; `taken` responses left before it was set.
-    `trace` is the number of its trace, 0 without one; it was read at `read_ns` of the monotonic clock.
+class _StreamRequest(AnsweredRequest):
+    """A request of the stream. `ready` is the message that waits for those of the requests before it, `failure` an
+    error that ends the whole call when those are answered. A request that was refused has no `decoded`.
     """
 
-    __slots__ = (
-        "_call",
-        "_responses",
-        "decoded",
-        "failure",
-        "is_decoupled",
-        "is_over",
-        "pending",
-        "read_ns",
-        "ready",
-        "size",
-        "taken",
-        "trace",
-    )
+    __slots__ = ("_call", "decoded", "failure", "ready")
 
     def __init__(self, call: StreamInferCall, decoded: DecodedRequest | None, size: int) -> None:
+        super().__init__(size, decoded is not None and decoded.model.spec.decoupled)
         self._call = call
         self.decoded = decoded
-        self.pending: PendingRequest | None = None
         self.ready: Encoded | None = None
         self.failure: Exception | None = None
-        self.is_over = False
-        self.size = size
-        self.taken = 0
-        self.trace = 0
-        self.read_ns = 0
-        self.is_decoupled = decoded is not None and decoded.model.spec.decoupled
-        self._responses: SingleResponse | None = None
 
-    def respond(self, response: InferenceResponse) -> None:
-        """Take a response of the model. On the hub."""
-        if self.is_over:
-            return
-        answer: InferenceResponse | None = response
-        if not self.is_decoupled and not (response.final and self._responses is None):
-            if self._responses is None:
-                self._responses = SingleResponse()
-            answer = self._responses.gather(response)
-        self.trace = response.trace
-        if response.final:
-            self.is_over = True
-            # No cycle: it refers to this request.
-            self.pending = None
+    def deliver(self, response: InferenceResponse, answer: InferenceResponse | None) -> None:
         if answer is not None:
             try:
                 self._call.answer(self, answer)
             except Exception as error:
                 self._call.fail(error)
-
-    def begin(self, pending: PendingRequest) -> None:
-        """The request is submitted, and may have been answered already."""
-        if not self.is_over:
-            self.pending = pending
-            if self.taken:
-                self.take(self.taken)
-
-    def take(self, count: int = 1) -> None:
-        """Acknowledge `count` sent responses of a decoupled model, which may then send as many more."""
-        pending = self.pending
-        if isinstance(pending, StreamedRequest):
-            pending.take(count)
-        elif pending is None:
-            self.taken += count
-
-    def cancel(self, cause: CancelCause) -> None:
-        if self.pending is not None:
-            self.pending.cancel(cause)
 
 
 class StreamInferCall(Call):
@@ -318,7 +263,7 @@ class StreamInferCall(Call):
         """Tell the models of the responses that are sent."""
         waiting, sent = self._unsent_responses, self._sent - self.unsent
         while waiting and waiting[0][0] <= sent:
-            waiting.popleft()[1].take()
+            waiting.popleft()[1].take(1)
 
     def _is_full(self) -> bool:
         return (
@@ -395,13 +340,13 @@ class StreamInferCall(Call):
             self.note_client_trace(decoded.request)
         self._in_flight[request] = None
         self._held += size
-        if not request.is_decoupled:
+        if not request.is_streamed:
             self._ordered.append(request)
         self.busy += 1
         is_slow = size >= LARGE and decoded.request.may_be_passed
         submit = self.front_end.bridge.submit
         request.begin(
-            submit(decoded.model, decoded.request, request.respond, streamed=request.is_decoupled, is_slow=is_slow)
+            submit(decoded.model, decoded.request, request.respond, streamed=request.is_streamed, is_slow=is_slow)
         )
 
     def _refuse(self, error: Exception, message: Buffer) -> None:
@@ -448,7 +393,7 @@ class StreamInferCall(Call):
         if response.error is not None:
             response.error.model = response.model_name
             return self._failed(request, response.id, response.error, response.origin)
-        if request.is_decoupled and response.is_end:
+        if request.is_streamed and response.is_end:
             plan = decoded.plan
             if not plan.empty_final:
                 return None
@@ -480,7 +425,7 @@ class StreamInferCall(Call):
 
     def _settle(self, request: _StreamRequest, encoded: Encoded | None) -> None:
         """Send a message for `request`, or keep it until those before it are answered. None: there is no message."""
-        if request.is_decoupled:
+        if request.is_streamed:
             if encoded is not None:
                 self._write(encoded, request)
             elif request.failure is not None:
@@ -572,7 +517,8 @@ class StreamInferCall(Call):
         self._outbox.clear()
         self._unsent_responses.clear()
         for request in list(self._in_flight):
-            request.cancel(cause)
+            if request.pending is not None:
+                request.pending.cancel(cause)
 
 
 # --- an InferenceResponse as a ModelInferResponse, alone or in a ModelStreamInferResponse. The bytes before the tensors

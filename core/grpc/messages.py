@@ -157,7 +157,6 @@ class UnfinishedMessages(UnfinishedBodies[ReceivingMessage]):
         self._look_later()
 
     def expire(self) -> None:
-        """Look for silent clients."""
         self._is_looking = False
         for receiving, progress in list(self._bodies.items()):
             if progress.received != progress.seen or receiving.is_held_up:

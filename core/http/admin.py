@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
+from trident.core.engine.protocol import ConfigMessage, ModelMetadata
 from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerStopping
 from trident.core.frontend.admin import (
     UNLOAD_PARAMETERS,
@@ -142,7 +142,7 @@ def _refuse_exiting(phase: ServingPhase) -> None:
 
 
 def server_metadata(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    return json_reply(server_metadata_json(front_end.engine.server_metadata()))
+    return json_reply(asdict(front_end.engine.server_metadata()))
 
 
 def model_metadata(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
@@ -155,22 +155,8 @@ def model_config(front_end: HttpFrontEnd, environ: Environ, model: str, version:
     return json_reply(front_end.bridge.run(model_config_json, config))
 
 
-def server_metadata_json(metadata: ServerMetadata) -> dict[str, Any]:
-    return {"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}
-
-
 def model_metadata_json(metadata: ModelMetadata) -> dict[str, Any]:
-    return {
-        "name": metadata.name,
-        "versions": [str(version) for version in metadata.versions],
-        "platform": metadata.platform,
-        "inputs": [_tensor(tensor) for tensor in metadata.inputs],
-        "outputs": [_tensor(tensor) for tensor in metadata.outputs],
-    }
-
-
-def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+    return {**asdict(metadata), "versions": list(map(str, metadata.versions))}
 
 
 def model_config_json(config: ConfigMessage) -> dict[str, Any]:
@@ -209,20 +195,19 @@ def repository_index(front_end: HttpFrontEnd, environ: Environ, repository: str 
 
 
 def repository_index_json(entries: Iterable[IndexEntry]) -> list[dict[str, Any]]:
-    return [_entry(entry) for entry in entries]
-
-
-def _entry(entry: IndexEntry) -> dict[str, Any]:
-    rendered: dict[str, Any] = {"name": entry.name}
-    if entry.version is not None:
-        rendered["version"] = str(entry.version)
-    if entry.state is not None:
-        rendered["state"] = entry.state.value
-    if entry.reason:
-        rendered["reason"] = entry.reason
-    if entry.device_bytes:
-        rendered["memory_usage"] = memory_usage(entry.device_bytes)
-    return rendered
+    listed = []
+    for entry in entries:
+        rendered: dict[str, Any] = {"name": entry.name}
+        if entry.version is not None:
+            rendered["version"] = str(entry.version)
+        if entry.state is not None:
+            rendered["state"] = entry.state.value
+        if entry.reason:
+            rendered["reason"] = entry.reason
+        if entry.device_bytes:
+            rendered["memory_usage"] = memory_usage(entry.device_bytes)
+        listed.append(rendered)
+    return listed
 
 
 def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:

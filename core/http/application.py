@@ -64,7 +64,6 @@ _NUMBERS: Final = {method: number for number, method in enumerate(_METHODS.split
 
 
 def log_request(environ: Environ) -> None:
-    """Log the line of one request."""
     number = _NUMBERS.get(environ["REQUEST_METHOD"], len(_NUMBERS))
     _log.log(_LEVEL, "HTTP request: %d %s", number, request_path(environ))
 

@@ -219,6 +219,7 @@ _WRITTEN: Final = "json.dumps writes JSON, array.tolist() makes a list of an arr
 _LONGEST_INTEGER: Final = 20
 # A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
 _WORD: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|-?NaN|Inf(?:inity)?', re.DOTALL)
+# As `json` spells them.
 _SPELLED: Final = {b"Inf": b"Infinity", b"-NaN": b"NaN"}
 
 
@@ -240,9 +241,11 @@ def parse_json(text: Buffer, location: str = "", pairs: Callable[[list[tuple[str
             raw = bytes(text)
             if b"NaN" not in raw and b"Inf" not in raw:
                 raise
-            # orjson judges everything but the special values, so that none of them changes how the rest is parsed.
-            orjson.loads(_WORD.sub(_as_number, raw))
-            return json.loads(_WORD.sub(_spelled_out, raw), parse_int=_integer, object_pairs_hook=pairs)
+            # orjson judges everything but the special values, so that none of them changes how the rest is parsed: it
+            # reads a number of the same length.
+            orjson.loads(_WORD.sub(lambda found: found[0] if found[0][:1] == b'"' else b"0".ljust(len(found[0])), raw))
+            spelled = _WORD.sub(lambda found: _SPELLED.get(found[0], found[0]), raw)
+            return json.loads(spelled, parse_int=_integer, object_pairs_hook=pairs)
         return document if pairs is None else json.loads(bytes(text), parse_int=_integer, object_pairs_hook=pairs)
     except RecursionError:
         raise InvalidRequest(prefix + NESTED_TOO_DEEP) from None
@@ -257,16 +260,6 @@ def parse_json(text: Buffer, location: str = "", pairs: Callable[[list[tuple[str
         except UnicodeDecodeError as error:
             reason, offset = "The text is not UTF-8", error.start
     raise InvalidRequest(f"{prefix}{_PREFIX}{reason} at {offset}", hint=_WRITTEN)
-
-
-def _as_number(found: re.Match[bytes]) -> bytes:
-    """Replace a special value by a number of the same length."""
-    return found[0] if found[0][:1] == b'"' else b"0".ljust(len(found[0]))
-
-
-def _spelled_out(found: re.Match[bytes]) -> bytes:
-    """`Inf` and `-NaN` as `json` spells them."""
-    return _SPELLED.get(found[0], found[0])
 
 
 def _integer(digits: str) -> int | float:
@@ -299,7 +292,6 @@ def unique_keys(value: Any) -> list[str]:
 
 
 def plain_value(value: Any) -> Any:
-    """A value of simdjson as Python values."""
     if isinstance(value, simdjson.Object):
         return value.as_dict()
     return value.as_list() if isinstance(value, simdjson.Array) else value

@@ -103,7 +103,7 @@ _SLOW_US, _SLOW_TIMES = 1e6, 10
 def server(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """The readiness of the server, with the reason, and whether clients may load and unload models."""
     engine = front_end.engine
-    known = admin.server_metadata_json(front_end.bridge.run(engine.server_metadata))
+    known = asdict(front_end.bridge.run(engine.server_metadata))
     said = {"is_ready": engine.is_ready(), "control_mode": front_end.options.control_mode}
     return _data(environ, {**known, **said, **admin.readiness(engine.phase())})
 

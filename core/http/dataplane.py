@@ -255,7 +255,6 @@ def _note_caller(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, 
 
 
 def encode_v2(front_end: HttpFrontEnd, response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
-    """The body of the v2 response."""
     size = response.nbytes
     if size >= _LARGE:
         for output in response.outputs:
@@ -299,7 +298,6 @@ def add_response_headers(
 
 
 def add_load(front_end: HttpFrontEnd, environ: Environ, headers: Headers, model: str) -> None:
-    """Add the load to the headers of an answer of `model`, if the client asks for it."""
     form = environ.get(LOAD_FORMAT)
     if form is not None:
         load = front_end.load_reports.field(form, model)

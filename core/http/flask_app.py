@@ -85,8 +85,6 @@ _CALL = re.compile(r"/(infer|predict|predictions(/[^/]*)?|invocations|score|gene
 
 
 class FlaskApp(Flask):
-    """All routes of `application`."""
-
     def __init__(self, application: V2Application) -> None:
         super().__init__("trident.core.http", static_folder=None, template_folder=None)
         self._application = application
@@ -135,7 +133,6 @@ class FlaskApp(Flask):
             error.__traceback__ = error.__context__ = None
 
     def hint(self, path: str) -> str:
-        """A hint for the client of a path without a route."""
         shorter = path.rstrip("/")
         rules = [rule for route in self._routes.values() for rule in route.rules]
         near = difflib.get_close_matches(shorter, rules, n=1, cutoff=0.85) if len(path) <= _LONGEST_COMPARED else []

@@ -160,7 +160,6 @@ def note_inference(environ: Environ, responses: Sequence[InferenceResponse]) -> 
 
 
 def note_traces(environ: Environ, responses: Sequence[InferenceResponse]) -> None:
-    """Note the traces of requests by their responses."""
     numbers = [response.trace for response in responses if response.trace]
     if numbers:
         environ.setdefault(TRACES_KEY, []).extend(numbers)

@@ -287,7 +287,6 @@ def _requested(name: str, labels: tuple[str, ...]) -> Schema:
 
 
 def openapi(application: V2Application, environ: Environ) -> Reply:
-    """The document of the server."""
     return json_reply(application.bridge.run(_server_document, application))
 
 

@@ -22,7 +22,7 @@ import orjson
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import ErrorCode, InvalidRequest, SequenceNotFound
-from trident.core.frontend.bridge import SingleResponse
+from trident.core.frontend.answered_request import AnsweredRequest
 from trident.core.frontend.dataplane import ResponsePlan, find_model
 from trident.core.frontend.request import HTTP, NOT_NOTED, client_trace, end_trace
 from trident.core.http.body import parse_json
@@ -30,7 +30,6 @@ from trident.core.http.dataplane import TRACEPARENT, TRACESTATE, complete, decod
 from trident.core.http.errors import REQUEST_ID_KEY, HttpError, error_document, log_error
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import Environ, Headers, Reply
-from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.inference.tensors import BYTES, Buffer
@@ -145,78 +144,29 @@ class _Joined(NamedTuple):
     ends: bool
 
 
-class _Asked:
+class _Asked(AnsweredRequest):
     """A request of the stream. `answer` is its one answer, if it has one: a response, or the error that refused it.
-
-    `pending` is None before it is submitted and after its last response; `taken` responses left before it was set.
-    `trace` is the number of its trace, 0 without one. `joined` is None after its first response.
+    `joined` is None after its first response.
     """
 
-    __slots__ = (
-        "_responses",
-        "_stream",
-        "answer",
-        "id",
-        "is_over",
-        "is_streamed",
-        "joined",
-        "pending",
-        "plan",
-        "read_ns",
-        "size",
-        "spec",
-        "taken",
-        "trace",
-    )
+    __slots__ = ("_stream", "answer", "id", "joined", "plan", "spec")
 
     def __init__(self, stream: ModelStream, identifier: str, size: int, read_ns: int) -> None:
+        super().__init__(size, False)
         self._stream = stream
-        self._responses: SingleResponse | None = None
         self.id = identifier
-        self.size = size
         self.read_ns = read_ns
         self.spec: ModelSpec | None = None
         self.plan = ResponsePlan()
-        self.is_streamed = False
-        self.pending: PendingRequest | None = None
         self.answer: InferenceResponse | Exception | None = None
-        self.is_over = False
-        self.taken = 0
-        self.trace = 0
         self.joined: _Joined | None = None
 
-    def respond(self, response: InferenceResponse) -> None:
-        """Take a response of the model. On the hub."""
-        if self.is_over:
-            return
-        answer: InferenceResponse | None = response
-        if not self.is_streamed and not (response.final and self._responses is None):
-            self._responses = self._responses or SingleResponse()
-            answer = self._responses.gather(response)
-        self.trace = response.trace or self.trace
-        if response.final:
-            self.is_over = True
-            # No cycle: it refers to this request.
-            self.pending = None
+    def deliver(self, response: InferenceResponse, answer: InferenceResponse | None) -> None:
         if answer is not None:
             self._stream.answer(self, answer)
         joined, self.joined = self.joined, None
         if joined is not None:
             self._stream.decide(joined, response)
-
-    def begin(self, pending: PendingRequest) -> None:
-        """The request is submitted, and may have been answered already."""
-        if not self.is_over:
-            self.pending = pending
-            self.take(self.taken)
-
-    def take(self, count: int) -> None:
-        """Acknowledge `count` sent responses of a decoupled model, which may then send as many more."""
-        if isinstance(self.pending, StreamedRequest):
-            if count:
-                self.pending.take(count)
-        elif self.pending is None:
-            self.taken += count
 
 
 class ModelStream:

@@ -428,10 +428,6 @@ _known_headers: Final[AdaptiveMemo[tuple[InferenceRequest, TensorLayout, Respons
 _JSON: Final = ResponsePlan()
 _BINARY: Final = ResponsePlan(binary=True)
 
-# The model and the version that answered, the layout of its outputs, whether it is an ensemble outside of sequences,
-# and the forms in which the outputs are wanted.
-TextKey = tuple[str, int, TensorLayout, bool, object]
-
 
 class ResponseTexts:
     """The texts of responses, by what they are made of; None for one that has to be written each time. Any thread."""
@@ -446,6 +442,7 @@ class ResponseTexts:
             return None
         layout, outputs = packed.layout, plan.outputs
         form = plan.binary if outputs is None else tuple(outputs.items())
+        # The flag: it is an ensemble's outside of sequences.
         key = (response.model_name, response.model_version, layout, parameters is NO_SEQUENCE, form)
         known = self._known
         try:

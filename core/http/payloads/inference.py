@@ -195,7 +195,6 @@ def format_for(accept: str | None, default: str = JSON.media_types[0], outputs: 
 
 
 def supported_types(also: Sequence[str] = ()) -> str:
-    """The media types of the table, for an error text."""
     return ", ".join([*also, *_BY_MEDIA_TYPE])
 
 
@@ -390,7 +389,6 @@ def payload_reply(
 
 
 def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm | None) -> bytes:
-    """The body of the reply that `payload_reply` makes."""
     if media_type in JSON.media_types:
         return encode_json(columns, form)
     return _BY_MEDIA_TYPE[media_type].encode(columns)
