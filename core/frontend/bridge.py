@@ -465,20 +465,3 @@ class _FanOut:
     def _cancel_all(self) -> None:
         for pending in self._in_flight.values():
             pending.cancel()
-
-
-_LONGEST_S = 0.0002
-
-
-class TimeSlice:
-    """Call it between the steps of long work: it calls `Bridge.let_others_run` once the work has run for 0.2 ms."""
-
-    def __init__(self, let_others_run: Callable[[], None], *, now: Callable[[], float] = time.perf_counter) -> None:
-        self._let_others_run = let_others_run
-        self._now = now
-        self._since = now()
-
-    def __call__(self) -> None:
-        if self._now() - self._since >= _LONGEST_S:
-            self._let_others_run()
-            self._since = self._now()

@@ -175,7 +175,8 @@ class V2Application(HttpFrontEnd):
     def find_route(self, environ: Environ) -> Route | None:
         """The route of the request's path, for any method; None without one."""
         found = self._infer_paths.get(environ.get("RAW_URI", "")) or self._find_infer(environ)
-        return found[0] if found is not None else self.flask().route_of(request_path(environ))
+        found = found or self.flask().route_map.find(request_path(environ))
+        return found[0] if found is not None else None
 
     def flask(self) -> FlaskApp:
         """As `flask_app`, on the hub."""

@@ -55,7 +55,7 @@ from trident.core.http.reply import (
     Reply,
 )
 from trident.core.http.v2_json import json_values
-from trident.core.http.v2_request import decode_request, response_texts
+from trident.core.http.v2_request import decode_request, known_text
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, Origin
 from trident.core.inference.tensors import Buffer
@@ -323,7 +323,7 @@ Encoded = tuple[list[Buffer], int | None]
 
 def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
     """The body of the response. Raises InvalidRequest for an output that cannot have the form asked for."""
-    parts = response_texts.parts(response, plan)
+    parts = known_text(response, plan)
     if parts is not None:
         return parts, len(parts[0]) if len(parts) > 1 else None
     return _encode(response, plan, spec)

@@ -42,13 +42,9 @@ class PlainConverter(BaseConverter):
     regex = "[^/:]+"
 
 
-def url_map(routes: Iterable[Route]) -> Map:
-    """The rules of the routes, for any method. Routes with the same rules share one map, so it must not be changed."""
-    return _url_map(tuple((rule, route.name) for route in routes for rule in route.rules))
-
-
 @lru_cache(maxsize=8)
 def _url_map(rules: tuple[tuple[str, str], ...]) -> Map:
+    """The rules of routes, for any method. Routes with the same rules share one map, so it must not be changed."""
     # Cached, because Werkzeug compiles two functions for each rule: 25 ms for an application, and tests make hundreds.
     made = [Rule(rule, endpoint=name) for rule, name in rules]
     return Map(made, converters={"digits": DigitsConverter, "plain": PlainConverter}, merge_slashes=False)
@@ -58,16 +54,20 @@ class RouteMap:
     """Finds the route of a path, without Flask. Any thread."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
-        self._routes = {route.name: route for route in routes}
-        self._urls = url_map(self._routes.values()).bind("localhost")
+        self.routes = {route.name: route for route in routes}
+        self.urls = _url_map(tuple((rule, route.name) for route in self.routes.values() for rule in route.rules))
+
+    def adapter(self, path: str) -> MapAdapter:
+        # Werkzeug takes several slashes at the start for one; Triton has no route that starts so.
+        return self.urls.bind("localhost", path_info=f"/%2F{path[2:]}" if path.startswith("//") else path)
 
     def find(self, path: str) -> tuple[Route, dict[str, str]] | None:
         """The route of the raw `path`, and the values that its rule captures; None without a route."""
         try:
-            name, captured = self._urls.match(path)
+            name, captured = self.adapter(path).match()
         except HTTPException:  # also a redirect: a path with another slash is another path
             return None
-        return self._routes[name], dict(captured)
+        return self.routes[name], dict(captured)
 
 
 _V1_MODEL = re.compile(r"/v1/models/([\w.-]{1,200})")
@@ -88,30 +88,16 @@ class FlaskApp(Flask):
     def __init__(self, application: V2Application) -> None:
         super().__init__("trident.core.http", static_folder=None, template_folder=None)
         self._application = application
-        self._routes = {route.name: route for route in application.routes}
+        self.route_map = RouteMap(application.routes)
         # Not Flask's own rules, which answer OPTIONS and HEAD by themselves: both are 405 in Triton.
-        self.url_map = url_map(application.routes)
+        self.url_map = self.route_map.urls
         self.view_functions.update({route.name: self._view(route) for route in application.routes})
         self.register_error_handler(Exception, self._unrouted)
         PrometheusMetrics(self, path=None, group_by=_route, registry=application.request_metrics)
 
     def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
         """Match the raw path. The request's Host, and the path as WSGI decodes it, play no part."""
-        if request is None:
-            return None
-        return self._adapter(request_path(request.environ))
-
-    def _adapter(self, path: str) -> MapAdapter:
-        # Werkzeug takes several slashes at the start for one; Triton has no route that starts so.
-        return self.url_map.bind("localhost", path_info=f"/%2F{path[2:]}" if path.startswith("//") else path)
-
-    def route_of(self, path: str) -> Route | None:
-        """The route of the raw `path`; None without one."""
-        try:
-            name, _ = self._adapter(path).match()
-        except HTTPException:
-            return None
-        return self._routes[name]
+        return None if request is None else self.route_map.adapter(request_path(request.environ))
 
     def _view(self, route: Route) -> Callable[..., Response]:
         def view(**arguments: str) -> Response:
@@ -134,7 +120,7 @@ class FlaskApp(Flask):
 
     def hint(self, path: str) -> str:
         shorter = path.rstrip("/")
-        rules = [rule for route in self._routes.values() for rule in route.rules]
+        rules = [rule for route in self.route_map.routes.values() for rule in route.rules]
         near = difflib.get_close_matches(shorter, rules, n=1, cutoff=0.85) if len(path) <= _LONGEST_COMPARED else []
         if near and near[0] != shorter and shorter not in _ELSEWHERE:
             return f"did you mean {near[0]}?"

@@ -14,7 +14,7 @@ import orjson
 
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
-from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, ServerError
+from trident.core.errors import BackendFailed, InvalidRequest, ServerError
 from trident.core.frontend.bridge import ResponseStream
 from trident.core.frontend.dataplane import find_model
 from trident.core.frontend.request import json_parameter, set_parameter, string
@@ -167,7 +167,7 @@ def stream_events(
     Raises as `answer_events`.
     """
     stream = open_stream(front_end, environ, model, request)
-    body = EventBody(stream, environ, front_end.status_of, encode, front_end.options.error_hints)
+    body = EventBody(front_end, environ, stream, encode)
     try:
         headers = _event_headers(front_end, environ, body.begin())
     except BaseException:
@@ -194,24 +194,21 @@ def _response_headers(front_end: HttpFrontEnd, environ: Environ, response: Infer
 class EventBody:
     """An event for each response of `stream`; those that have arrived together are one part of the body.
 
-    `encode` makes the JSON of a response. An error of a response is an event, too, and a line in the log; `status_of`
-    gives the status for the line, and `hints` says how clients get an error's hint. Used by the thread or greenlet of
-    the stream.
+    `encode` makes the JSON of a response. An error of a response is an event, too, and a line in the log. Used by the
+    thread or greenlet of the stream.
     """
 
     def __init__(
         self,
-        stream: ResponseStream,
+        front_end: HttpFrontEnd,
         environ: Environ,
-        status_of: Callable[[Exception], int],
+        stream: ResponseStream,
         encode: Callable[[InferenceResponse], bytes],
-        hints: ErrorHints,
     ) -> None:
-        self._stream = stream
+        self._front_end = front_end
         self._environ = environ
-        self._status_of = status_of
+        self._stream = stream
         self._encode = encode
-        self._hints = hints
         self._begun = b""
 
     def begin(self) -> InferenceResponse:
@@ -234,7 +231,7 @@ class EventBody:
         if error is not None:
             if first.origin not in _NO_RESPONSES:
                 self._environ[AS_EVENT_KEY] = None if first.final else self
-                self._begun = error_event(error, self._hints) + self._begun
+                self._begun = error_event(error, self._front_end.options.error_hints) + self._begun
             raise error
         return first
 
@@ -264,10 +261,10 @@ class EventBody:
                 raise response.error
             return event(self._encode(response))
         except ServerError as error:
-            log_error(error, self._status_of(error), self._environ)
+            log_error(error, self._front_end.status_of(error), self._environ)
             # No cycle: the traceback refers to this frame, which refers to the response.
             error.__traceback__ = None
-            return error_event(error, self._hints)
+            return error_event(error, self._front_end.options.error_hints)
 
     def _note(self, last: InferenceResponse) -> None:
         if last.final and last.times is not None:

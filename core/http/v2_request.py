@@ -410,7 +410,7 @@ def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
 # --- texts that are remembered ---------------------------------------------------------------------------------------
 #
 #    _known_headers  the JSON before binary tensors, by its whole text
-#    ResponseTexts   the JSON around the id and the numbers of responses, by the values that it was made of
+#    _known_texts    the JSON around the id and the numbers of responses, by the values that it was made of
 
 # Of a header.
 _MAX_SIZE: Final = 2048
@@ -429,31 +429,28 @@ _JSON: Final = ResponsePlan()
 _BINARY: Final = ResponsePlan(binary=True)
 
 
-class ResponseTexts:
-    """The texts of responses, by what they are made of; None for one that has to be written each time. Any thread."""
+# By what they are made of; None for one that has to be written each time.
+_known_texts: Final[AdaptiveMemo[ResponseText | None]] = AdaptiveMemo()
 
-    def __init__(self) -> None:
-        self._known: AdaptiveMemo[ResponseText | None] = AdaptiveMemo()
 
-    def parts(self, response: InferenceResponse, plan: ResponsePlan) -> list[Buffer] | None:
-        """The parts of the body of `response`; None if it needs more than a text."""
-        packed, parameters = response.outputs, response.parameters
-        if type(packed) is not PackedOutputs or plan.placed or (parameters and parameters is not NO_SEQUENCE):
+def known_text(response: InferenceResponse, plan: ResponsePlan) -> list[Buffer] | None:
+    """The parts of the body of `response`; None if it needs more than a text. Any thread."""
+    packed, parameters = response.outputs, response.parameters
+    if type(packed) is not PackedOutputs or plan.placed or (parameters and parameters is not NO_SEQUENCE):
+        return None
+    layout, outputs = packed.layout, plan.outputs
+    form = plan.binary if outputs is None else tuple(outputs.items())
+    # The flag: it is an ensemble's outside of sequences.
+    key = (response.model_name, response.model_version, layout, parameters is NO_SEQUENCE, form)
+    try:
+        text = _known_texts[key]
+    except KeyError:
+        if not _known_texts.is_learning():
             return None
-        layout, outputs = packed.layout, plan.outputs
-        form = plan.binary if outputs is None else tuple(outputs.items())
-        # The flag: it is an ensemble's outside of sequences.
-        key = (response.model_name, response.model_version, layout, parameters is NO_SEQUENCE, form)
-        known = self._known
-        try:
-            text = known[key]
-        except KeyError:
-            if not known.is_learning():
-                return None
-            text = known[key] = ResponseText.of(response, layout, plan)
-        else:
-            known.hits += 1
-        return None if text is None else text.write(response.id, packed.content)
+        text = _known_texts[key] = ResponseText.of(response, layout, plan)
+    else:
+        _known_texts.hits += 1
+    return None if text is None else text.write(response.id, packed.content)
 
 
 class ResponseText:
@@ -518,6 +515,3 @@ class ResponseText:
         if request_id:
             text = b'{"id":%b,%b' % (orjson.dumps(request_id), text[1:])
         return [text, *[content[start:end] for start, end in self._binary]]
-
-
-response_texts: Final = ResponseTexts()

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trident.core.config.golden import shown
-from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.payloads.json import json_value, parse_number_array, wide_kind, write_json
 from trident.core.http.payloads.payload import (
@@ -27,12 +27,12 @@ from trident.core.http.payloads.payload import (
     DecodeRules,
     InstanceSignature,
     OutputColumn,
-    RowLayout,
     as_datatype,
     csv_row_name,
     expected_text,
     instance_signature,
     mismatch,
+    row_layout,
     wide_integers,
 )
 from trident.core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array
@@ -56,19 +56,16 @@ def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     if len(body) == start:
         raise InvalidRequest(_NO_ROWS)
     signature = instance_signature(spec, None)
-    text = _without_empty_rows(bytes(body[start:]))
+    text = bytes(body[start:])
+    # Empty lines are skipped, unless one may be a part of a quoted field: `csv` tells. One with blanks is a row, for a
+    # model with one column of strings.
+    if b'"' not in text and (_EMPTY(text) or text[:1] in (b"\n", b"\r")):
+        text = b"\n".join([line for line in text.split(b"\n") if line not in (b"", b"\r")])
     arrays = _from_numbers(text, signature)
     if arrays is None:
         arrays = _from_fields(text, signature)
     count = len(next(iter(arrays.values())))
     return DecodedPayload(arrays=arrays, count=count, stacked=signature.stacked)
-
-
-def _without_empty_rows(text: bytes) -> bytes:
-    """Skip empty lines. One with blanks is a row, for a model with one column of strings."""
-    if b'"' in text or not (_EMPTY(text) or text[:1] in (b"\n", b"\r")):
-        return text  # an empty line may be a part of a quoted field: `csv` tells
-    return b"\n".join([line for line in text.split(b"\n") if line not in (b"", b"\r")])
 
 
 def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array] | None:
@@ -96,14 +93,13 @@ def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array]
         return None
     if kind == "f" and kinds != {"f"} and not np.abs(matrix).max() < _EXACT:
         return None
-    layout = RowLayout(signature, matrix.shape[1], csv_row_name(0))
     return {
         block.spec.name: as_datatype(
             np.ascontiguousarray(matrix[:, block.columns]).reshape(-1, *block.dims),
             block.spec.datatype,
             CsvErrorLocation(block.spec.name, block.columns.start),
         )
-        for block in layout.blocks
+        for block in row_layout(signature, matrix.shape[1], csv_row_name(0))
     }
 
 
@@ -133,64 +129,55 @@ def _from_fields(text: bytes, signature: InstanceSignature) -> dict[str, Array]:
         raise InvalidRequest(f"{csv_row_name(len(rows))}: {error}") from None
     if not rows:
         raise InvalidRequest(_NO_ROWS)
-    layout = RowLayout(signature, len(rows[0]), csv_row_name(0))
-    columns = layout.column_count
+    columns = len(rows[0])
+    blocks = row_layout(signature, columns, csv_row_name(0))
     if set(map(len, rows)) != {columns}:
         index = next(i for i, row in enumerate(rows) if len(row) != columns)
         raise mismatch(csv_row_name(index), f"{columns} columns, as row 1 has", str(len(rows[index])))
     arrays: dict[str, Array] = {}
-    for block in layout.blocks:
+    for block in blocks:
         fields = list(chain.from_iterable([row[block.columns] for row in rows]))
         location = CsvErrorLocation(block.spec.name, block.columns.start)
-        reader = _Fields(fields, (len(rows), *block.dims), block.spec, location)
-        arrays[block.spec.name] = reader.array()
+        arrays[block.spec.name] = _array(fields, (len(rows), *block.dims), block.spec.datatype, location)
     return arrays
 
 
-class _Fields:
-    """The fields of one input in all rows, in row-major order, and their conversion to an array of `shape`."""
+def _array(fields: list[str], shape: Shape, datatype: Datatype, location: CsvErrorLocation) -> Array:
+    """The array of the fields of one input in all rows, in row-major order."""
 
-    def __init__(self, fields: list[str], shape: Shape, spec: InputSpec, location: CsvErrorLocation) -> None:
-        self._fields = fields
-        self._shape = shape
-        self._datatype = spec.datatype
-        self._location = location
-        # Python's `int` and `float` accept underscores between digits, which are not numbers in CSV.
-        self._grouped = "_" in "".join(fields)
-
-    def array(self) -> Array:
-        if self._datatype is BYTES:
-            return bytes_array([field.encode("latin-1") for field in self._fields], self._shape)
-        if self._datatype.kind == "b":
-            return np.array(self._each(lambda field: _BOOLS[field.strip().lower()]), np.bool_).reshape(self._shape)
-        if wide_kind(self._datatype) == "f":
-            doubles = np.array(self._each(_double if self._grouped else float), np.float64)
-            for index in np.flatnonzero(np.isinf(doubles)).tolist():
-                if "n" not in self._fields[index].lower():  # digits of a number that is too large for a double
-                    raise self._wrong(index)
-            return as_datatype(doubles.reshape(self._shape), self._datatype, self._location)
-        integers = self._each(_integer)
-        wide = wide_integers(integers)
-        if wide is None:
-            limits = np.iinfo(self._datatype.dtype)
-            raise self._wrong(next(i for i, n in enumerate(integers) if not limits.min <= n <= limits.max))
-        return as_datatype(wide.reshape(self._shape), self._datatype, self._location)
-
-    def _each(self, read: Callable[[str], Any]) -> list[Any]:
-        try:
-            return list(map(read, self._fields))
-        except (ValueError, KeyError):
-            pass
-        raise self._wrong(next(i for i, field in enumerate(self._fields) if not _can(read, field)))
-
-    def _wrong(self, index: int) -> InvalidRequest:
-        width = len(self._fields) // self._shape[0]
-        got = self._fields[index].encode("latin-1").decode("utf-8", "replace")
-        error = mismatch(self._location.element(index, self._shape), expected_text(self._datatype), shown(got))
-        if index < width and not any(_can(_double, field) for field in self._fields[:width]):
+    def wrong(index: int) -> InvalidRequest:
+        width = len(fields) // shape[0]
+        got = fields[index].encode("latin-1").decode("utf-8", "replace")
+        error = mismatch(location.element(index, shape), expected_text(datatype), shown(got))
+        if index < width and not any(_can(_double, field) for field in fields[:width]):
             hint = "send the rows alone"
             return InvalidRequest(f"{error.message}; row 1 looks like a header, which CSV must not have", hint=hint)
         return error
+
+    def each(read: Callable[[str], Any]) -> list[Any]:
+        try:
+            return list(map(read, fields))
+        except (ValueError, KeyError):
+            pass
+        raise wrong(next(i for i, field in enumerate(fields) if not _can(read, field)))
+
+    if datatype is BYTES:
+        return bytes_array([field.encode("latin-1") for field in fields], shape)
+    if datatype.kind == "b":
+        return np.array(each(lambda field: _BOOLS[field.strip().lower()]), np.bool_).reshape(shape)
+    if wide_kind(datatype) == "f":
+        # Python's `int` and `float` accept underscores between digits, which are not numbers in CSV.
+        doubles = np.array(each(_double if "_" in "".join(fields) else float), np.float64)
+        for index in np.flatnonzero(np.isinf(doubles)).tolist():
+            if "n" not in fields[index].lower():  # digits of a number that is too large for a double
+                raise wrong(index)
+        return as_datatype(doubles.reshape(shape), datatype, location)
+    integers = each(_integer)
+    wide = wide_integers(integers)
+    if wide is None:
+        limits = np.iinfo(datatype.dtype)
+        raise wrong(next(i for i, n in enumerate(integers) if not limits.min <= n <= limits.max))
+    return as_datatype(wide.reshape(shape), datatype, location)
 
 
 def _double(field: str) -> float:

@@ -499,82 +499,80 @@ def infer_lines(
     `answer_type` is called on a native thread.
     """
     check_size(front_end, sum(map(len, lines)))
-    work = _Lines(front_end, environ, spec, answer_type)
-    content, media_type, parameters, times = front_end.bridge.run_long(work.run, lines)
+    answered = front_end.bridge.run_long(_answer_lines, front_end, environ, spec, lines, answer_type)
+    content, media_type, parameters, times = answered
     return finish(front_end, environ, [content], [("Content-Type", media_type)], parameters, times)
 
 
-class _Lines:
-    """The lines of one body. Its methods run on a native thread."""
+def _answer_lines(
+    front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, lines: list[bytes], answer_type: AnswerType
+) -> tuple[bytes, str, dict[str, Parameter] | None, InferenceTimes | None]:
+    """The body of the reply, its media type, the parameters of the first response, and the longest times of all. On a
+    native thread."""
+    # For each line the number of its requests, and the function that makes its answer from their responses.
+    answers: list[tuple[int, Answer]] = []
 
-    def __init__(self, front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, answer_type: AnswerType) -> None:
-        self._front_end = front_end
-        self._environ = environ
-        self._spec = spec
-        self._answer_type = answer_type
-        self._limit = front_end.options.max_input_size
-        # For each line the number of its requests, and the function that makes its answer from their responses.
-        self._answers: list[tuple[int, Answer]] = []
-
-    def run(self, lines: list[bytes]) -> tuple[bytes, str, dict[str, Parameter] | None, InferenceTimes | None]:
-        """The body of the reply, its media type, the parameters of the first response, and the longest times of all."""
-        responses = run_many(self._front_end, self._environ, self._requests(lines))
-        content = bytearray()
-        start = 0
-        for count, answer in self._answers:
-            text = answer(responses[start : start + count])
-            content += text if text.endswith(_BREAK) else text + _BREAK
-            start += count
-        media_type = self._type(_is_v2(lines[0]))
-        if media_type is None or media_type in JSON.media_types:
-            media_type = JSONLINES.media_types[0]
-        times = InferenceTimes.longest(response.times for response in responses)
-        return bytes(content), media_type, responses[0].parameters, times
-
-    def _requests(self, lines: list[bytes]) -> Iterator[InferenceRequest]:
-        for index, line in enumerate(lines):
-            try:
-                is_v2 = _is_v2(line)
-                media_type = self._type(is_v2)
-                requests, answer = (
-                    self._v2(line, media_type) if is_v2 else self._instances(line, media_type or JSON.media_types[0])
-                )
-            except InvalidRequest as error:
-                raise type(error)(f"{line_name(index)}: {error.message}", hint=error.hint) from error
-            self._answers.append((len(requests), answer))
-            yield from requests
-
-    def _type(self, is_v2: bool) -> str | None:
-        chosen = self._answer_type(is_v2)
+    def chosen_type(is_v2: bool) -> str | None:
+        chosen = answer_type(is_v2)
         if chosen in _ARRAYS:
             raise NotAcceptable(f"answers in {chosen} cannot be joined line by line", hint="ask for JSON or CSV")
         return chosen
 
-    def _v2(self, line: bytes, media_type: str | None) -> tuple[list[InferenceRequest], Answer]:
-        spec = self._spec
-        request, plan = decode_request(line, None, LATEST, spec, self._limit)
-        if media_type is not None:
-            check_convertible(request, spec, media_type)
-        elif any(plan.form_of(name)[0] for name in request.outputs or spec.outputs):
-            raise InvalidRequest("an answer of lines cannot have binary outputs")
-        complete(self._front_end, self._environ, request)
+    def requests() -> Iterator[InferenceRequest]:
+        for index, line in enumerate(lines):
+            try:
+                is_v2 = _is_v2(line)
+                media_type = chosen_type(is_v2)
+                read = _read_v2 if is_v2 else _read_instances
+                made, answer = read(front_end, environ, spec, line, media_type)
+            except InvalidRequest as error:
+                raise type(error)(f"{line_name(index)}: {error.message}", hint=error.hint) from error
+            answers.append((len(made), answer))
+            yield from made
 
-        def answer(responses: list[InferenceResponse]) -> bytes:
-            if media_type is None:
-                return b"".join(encode_response(responses[0], plan, spec)[0])
-            return content_of(converted(request, responses[0], plan, spec).columns, media_type, None)
+    responses = run_many(front_end, environ, requests())
+    content = bytearray()
+    start = 0
+    for count, answer in answers:
+        text = answer(responses[start : start + count])
+        content += text if text.endswith(_BREAK) else text + _BREAK
+        start += count
+    media_type = chosen_type(_is_v2(lines[0]))
+    if media_type is None or media_type in JSON.media_types:
+        media_type = JSONLINES.media_types[0]
+    times = InferenceTimes.longest(response.times for response in responses)
+    return bytes(content), media_type, responses[0].parameters, times
 
-        return [request], answer
 
-    def _instances(self, line: bytes, media_type: str) -> tuple[list[InferenceRequest], Answer]:
-        payload = decode_json(line, self._spec, DecodeRules(max_input_size=self._limit))
-        pattern = InferenceRequest(self._spec.name, [])
-        if payload.parameters:
-            read_json_parameters(payload.parameters, pattern)
-        complete(self._front_end, self._environ, pattern)
-        return list(requests_of(payload, self._spec, pattern)), lambda responses: content_of(
-            result_of(responses, payload).columns, media_type, payload.form
-        )
+def _read_v2(
+    front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, line: bytes, media_type: str | None
+) -> tuple[list[InferenceRequest], Answer]:
+    request, plan = decode_request(line, None, LATEST, spec, front_end.options.max_input_size)
+    if media_type is not None:
+        check_convertible(request, spec, media_type)
+    elif any(plan.form_of(name)[0] for name in request.outputs or spec.outputs):
+        raise InvalidRequest("an answer of lines cannot have binary outputs")
+    complete(front_end, environ, request)
+
+    def answer(responses: list[InferenceResponse]) -> bytes:
+        if media_type is None:
+            return b"".join(encode_response(responses[0], plan, spec)[0])
+        return content_of(converted(request, responses[0], plan, spec).columns, media_type, None)
+
+    return [request], answer
+
+
+def _read_instances(
+    front_end: HttpFrontEnd, environ: Environ, spec: ModelSpec, line: bytes, media_type: str | None
+) -> tuple[list[InferenceRequest], Answer]:
+    payload = decode_json(line, spec, DecodeRules(max_input_size=front_end.options.max_input_size))
+    pattern = InferenceRequest(spec.name, [])
+    if payload.parameters:
+        read_json_parameters(payload.parameters, pattern)
+    complete(front_end, environ, pattern)
+    return list(requests_of(payload, spec, pattern)), lambda responses: content_of(
+        result_of(responses, payload).columns, media_type or JSON.media_types[0], payload.form
+    )
 
 
 def _is_v2(line: bytes) -> bool:

@@ -33,13 +33,13 @@ from trident.core.http.body import (
     without_blank_lines,
 )
 from trident.core.http.payloads.payload import (
+    Block,
     DecodedPayload,
     DecodeRules,
     DocumentForm,
     ErrorLocation,
     InstanceSignature,
     OutputColumn,
-    RowLayout,
     RowName,
     as_datatype,
     check_names,
@@ -51,6 +51,7 @@ from trident.core.http.payloads.payload import (
     instance_signature,
     line_name,
     mismatch,
+    row_layout,
     single_input,
     unravelled,
     wide_integers,
@@ -170,10 +171,10 @@ def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPa
         wide = wide.reshape(-1, *expected.dims)
     if not fits_dims(wide.shape[1:], expected.dims):
         signature = instance_signature(spec, None)
-        layout = _row_layout(signature, wide.shape[1], row_name(0)) if wide.ndim == 2 else None
-        if layout is None:
+        blocks = _flat_blocks(signature, wide.shape[1], row_name(0)) if wide.ndim == 2 else None
+        if blocks is None:
             return None
-        wide = wide.reshape(-1, *layout.blocks[0].dims)
+        wide = wide.reshape(-1, *blocks[0].dims)
     array = as_datatype(wide, expected.datatype, ErrorLocation(row_name, name))
     return DecodedPayload(arrays={name: array}, count=len(array), stacked=signature.stacked)
 
@@ -285,28 +286,28 @@ def _flat_rows(instances: list[Any], spec: ModelSpec, row_name: RowName) -> Deco
     if set(map(type, instances)) != {list} or rank_of(instances[0]) != 1:
         return None
     signature, width = instance_signature(spec, None), len(instances[0])
-    layout = _row_layout(signature, width, row_name(0))
-    if layout is None:
+    blocks = _flat_blocks(signature, width, row_name(0))
+    if blocks is None:
         return None
     if set(map(len, instances)) != {width}:
         index = next(i for i, row in enumerate(instances) if len(row) != width)
         raise mismatch(row_name(index), f"{width} columns, as {row_name(0)} has", str(len(instances[index])))
     arrays = {}
-    for block in layout.blocks:
+    for block in blocks:
         name, flat = block.spec.name, replace(block.spec, dims=(block.columns.stop - block.columns.start,))
         columns = [row[block.columns] for row in instances]
         arrays[name] = column_array(columns, flat, ErrorLocation(row_name, name)).reshape(-1, *block.dims)
     return DecodedPayload(arrays=arrays, count=len(instances), stacked=signature.stacked)
 
 
-def _row_layout(signature: InstanceSignature, width: int, row: str) -> RowLayout | None:
+def _flat_blocks(signature: InstanceSignature, width: int, row: str) -> list[Block] | None:
     """The layout of flat rows of `width` elements; None if an instance of the only input has to have another form.
 
     Raises InvalidRequest for a width that does not fit several inputs.
     """
     dims = [expected.dims for expected in signature.inputs.values()]
     try:
-        return RowLayout(signature, width, row) if len(dims) > 1 or len(dims[0]) != 1 else None
+        return row_layout(signature, width, row) if len(dims) > 1 or len(dims[0]) != 1 else None
     except InvalidRequest as error:
         if len(dims) > 1:
             raise InvalidRequest(error.message, hint="or send an object with a value by input name") from None

@@ -430,29 +430,24 @@ class Block:
     dims: Shape
 
 
-class RowLayout:
+def row_layout(signature: InstanceSignature, column_count: int, row: str) -> list[Block]:
     """The blocks of rows with `column_count` columns: for all inputs, or for all required inputs.
 
     The number of columns resolves one variable dim in all. Raises InvalidRequest that begins with `row` for a number
     that does not fit.
     """
-
-    def __init__(self, signature: InstanceSignature, column_count: int, row: str) -> None:
-        self.column_count = column_count
-        inputs = list(signature.inputs.values())
-        required = [i for i in inputs if not i.optional]
-        for candidates in (inputs, required):
-            shapes = _shapes(candidates, column_count)
-            if shapes is not None:
-                blocks: list[Block] = []
-                start = 0
-                for spec, dims in zip(candidates, shapes, strict=True):
-                    end = start + element_count(dims)
-                    blocks.append(Block(spec, slice(start, end), dims))
-                    start = end
-                self.blocks = blocks
-                return
-        raise InvalidRequest(f"{row}: expected {_expected(inputs)}, got {column_count}")
+    inputs = list(signature.inputs.values())
+    for candidates in (inputs, [i for i in inputs if not i.optional]):
+        shapes = _shapes(candidates, column_count)
+        if shapes is not None:
+            blocks: list[Block] = []
+            start = 0
+            for spec, dims in zip(candidates, shapes, strict=True):
+                end = start + element_count(dims)
+                blocks.append(Block(spec, slice(start, end), dims))
+                start = end
+            return blocks
+    raise InvalidRequest(f"{row}: expected {_expected(inputs)}, got {column_count}")
 
 
 def _shapes(inputs: list[InputSpec], column_count: int) -> list[Shape] | None:
