@@ -26,7 +26,7 @@ from trident.core.inference.pending_request import CancelCause
 from trident.core.lifecycle.demand import Reason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.latencies import LatencyMeters
-from trident.core.observability.metrics.families import MetricFamily, log_family, metric_families
+from trident.core.observability.metrics.families import MetricFamily, metric_families
 from trident.core.observability.metrics_log import FIGURES
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
@@ -278,7 +278,8 @@ NOTES = {
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
     "trident_trace_lost_total": "`reason` is one of queue_full (a slow disk or collector), not_written",
     "trident_payload_log_lost_total": "`reason` is one of queue_full (a slow or failing target), not_written",
-    "trident_log_lines_dropped_total": "more than 1000 lines waited for the reader, or the disk is full",
+    "trident_log_lines_dropped_total": "of the engine and the answering process: 1000 lines waited, or the disk is "
+    "full",
     "trident_response_cache_faults_total": "`kind` is one of late (no answer within the budget), left_out (gone or "
     "slow, not asked), lost (the connection broke), damaged (no answer of this server) and unwritten",
     "nv_pinned_memory_pool_total_bytes": "always 0: this server has no such pool",
@@ -384,7 +385,7 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
         payload_log=TraceCounts().metrics(),
         resources=(ResourceMetrics(resource="r", device="0", limit=1, held=1, waiting=0),),
     )
-    return [*metric_families(snapshot, MetricsOptions()), log_family()]
+    return list(metric_families(snapshot, MetricsOptions()))
 
 
 def _row(family: MetricFamily) -> Row:

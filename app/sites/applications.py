@@ -32,7 +32,7 @@ from trident.core.http.admin import MetricsApplication, MetricsPage, request_met
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.routes import ROUTES
-from trident.core.observability.metrics.families import log_family, metric_families, render
+from trident.core.observability.metrics.families import metric_families, render
 from trident.core.observability.statistics import MetricsOptions
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Applications:
 
         def page(openmetrics: bool) -> bytes:
             own = front_end()
-            families = (*metric_families(self._engine.metrics(), self._metrics_options), log_family())
+            families = metric_families(self._engine.metrics(), self._metrics_options)
             since = time.perf_counter()
 
             def pause() -> None:

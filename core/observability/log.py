@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import mmap
 import os
 import re
 import select
@@ -163,19 +162,17 @@ _FILE_WRITE = 1 << 16
 FLUSH_S = 1.0
 """How long the end of a process, or the reason for it, waits for its lines to be written."""
 
-# Shared with all processes that are forked later. A process counts in the slot of its number, which may be that of one
-# that has ended.
-_SLOTS = 1024
-_counts = memoryview(mmap.mmap(-1, _SLOTS * 8)).cast("Q")
+_dropped = 0
 
 
-def lines_dropped() -> int:
-    """The lines that all processes of this server have dropped, or could not write, since its start."""
-    return sum(_counts)
+def lines_dropped() -> dict[str, int]:
+    """The lines that this process has dropped, or could not write, since its start, by its number."""
+    return {str(os.getpid()): _dropped}
 
 
 def _count(lines: int) -> None:
-    _counts[os.getpid() % _SLOTS] += lines
+    global _dropped
+    _dropped += lines
 
 
 class LineHandler(QueueHandler):
@@ -322,70 +319,13 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
+    global _dropped
+    _dropped = 0
     for handler in list(_handlers):
         handler._begin()
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
-
-
-# Several processes append to it. Each write of whole lines is one to the end of the file, so that no line is torn by
-# another.
-
-
-class LogFile:
-    """The file at `path`. Raises ConfigInvalid if it cannot be opened. One thread only.
-
-    `on_failure` gets the reason each time the file cannot be opened again. Any thread, or a signal handler, may set
-    `is_asked`: the next write opens the file again.
-    """
-
-    def __init__(self, path: str, on_failure: Callable[[str], None]) -> None:
-        self._path = path
-        self._on_failure = on_failure
-        self.is_asked = False
-        self._is_torn = False
-        try:
-            self._descriptor = _open(path)
-        except OSError as error:
-            raise ConfigInvalid(f"cannot open the log file {path}: {error.strerror}") from error
-
-    def write(self, lines: bytes) -> None:
-        """Raises OSError; a part of the lines may be in the file then, and the next write begins on a line of its own.
-
-        Without lines only a file that was moved away is left.
-        """
-        # A file that was removed takes events with it: a link count of 0 says so in less than a microsecond.
-        if self.is_asked or not os.fstat(self._descriptor).st_nlink:
-            self._reopen()
-        left = memoryview(b"\n" + lines if self._is_torn and lines else lines)
-        while left:
-            size = os.write(self._descriptor, left)
-            left = left[size:]
-            self._is_torn = bool(left)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _reopen(self) -> None:
-        self.is_asked = False
-        try:
-            opened = _open(self._path)
-        except OSError as error:  # the events go on into the file that is open
-            self._on_failure(f"the log file cannot be opened again: {error}; the log goes on in the file from before")
-            return
-        os.close(self._descriptor)
-        self._descriptor = opened
-        self._is_torn = False
-
-
-def _open(path: str) -> int:
-    # A named pipe without a reader is an error, not something to wait for.
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
-    os.set_blocking(descriptor, True)
-    return descriptor
 
 
 _ROOT_LOGGER = "trident"
@@ -431,12 +371,10 @@ _stderr: TextIO | None = None
 
 
 def log_options() -> LogOptions:
-    """The configuration of this process's log."""
     return _in_force
 
 
 def log_levels() -> LogLevels:
-    """The part of it that can be changed."""
     return LogLevels(**{each.name: getattr(_in_force, each.name) for each in fields(LogLevels)})
 
 
@@ -463,15 +401,21 @@ def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: Te
     """
     out, err = out or stdout(), err or stderr()
     unopened = None
-    try:
-        if options.file:
-            sinks = [_Sink(LogFile(options.file, _Failures().report)), _Sink(err)]
-            # Who starts a server looks at stderr, and must see there why it ends.
-            sinks[1].setLevel(logging.CRITICAL)
-        else:
-            sinks = _console_sinks(out, err)
-    except ConfigInvalid as error:
-        sinks, unopened = _console_sinks(out, err), error
+    sinks: list[_Sink] = []
+    loud = _StreamSink(err)
+    if options.file:
+        try:
+            sinks = [_FileSink(options.file), loud]
+        except ConfigInvalid as error:
+            unopened = error
+    if sinks:
+        # Who starts a server looks at stderr, and must see there why it ends.
+        loud.setLevel(logging.CRITICAL)
+    else:
+        quiet = _StreamSink(out)
+        quiet.addFilter(lambda record: record.levelno < logging.WARNING)
+        loud.setLevel(logging.WARNING)
+        sinks = [quiet, loud]
     root = logging.getLogger()
     close_log()
     for sink in sinks:
@@ -497,7 +441,7 @@ def _set(options: LogOptions) -> None:
         if options.format == "json":
             sink.setFormatter(JsonFormatter())
         else:
-            has_colour = options.colour and sink.is_terminal
+            has_colour = options.colour and isinstance(sink, _StreamSink) and sink.stream.isatty()
             sink.setFormatter(
                 TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape, colour=has_colour)
             )
@@ -521,7 +465,7 @@ def move_console(out: TextIO, err: TextIO) -> None:
     _stdout, _stderr = out, err
     for sink in _sinks():
         for before, now in moves:
-            if sink.target is before:
+            if isinstance(sink, _StreamSink) and sink.stream is before:
                 sink.move_to(now)
 
 
@@ -544,14 +488,14 @@ def ask_to_reopen_log() -> None:
     """Have this process open the log file again, which another program has moved away: before its next event, or by
     `reopen_log_if_asked`. May be called in a signal handler."""
     for sink in _sinks():
-        if isinstance(sink.target, LogFile):
-            sink.target.is_asked = True
+        if isinstance(sink, _FileSink):
+            sink.is_asked = True
 
 
 def reopen_log_if_asked() -> None:
     """Open the log file again also in a process that has nothing to log. Any thread."""
     for sink in _sinks():
-        if isinstance(sink.target, LogFile) and sink.target.is_asked:
+        if isinstance(sink, _FileSink) and sink.is_asked:
             with sink.lock:  # type: ignore[union-attr]
                 sink.enqueue(b"")
 
@@ -561,37 +505,19 @@ def _sinks() -> list[_Sink]:
 
 
 class _Sink(LineHandler):
-    """The log file, or a stream of the console."""
+    """The log file, or a stream of the console. Failures of the log itself are reported on stderr, each once."""
 
-    def __init__(self, target: LogFile | TextIO) -> None:
-        super().__init__(self._write, write_size=_FILE_WRITE if isinstance(target, LogFile) else _PIPE_WRITE)
-        self._failures = _Failures()
-        self.move_to(target)
+    def __init__(self, write: Callable[[bytes], None], write_size: int) -> None:
+        super().__init__(write, write_size=write_size)
+        self._reported_failures: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
         if record.levelno >= logging.CRITICAL:  # the process may be about to end
             self.flush()
 
-    def close(self) -> None:
-        if self.end_thread() and isinstance(self.target, LogFile):
-            self.target.close()
-        super().close()
-
-    def move_to(self, target: LogFile | TextIO) -> None:
-        """Write to `target` from now on. When nothing waits to be written, as right after a fork."""
-        self.target = target
-        self.is_terminal = not isinstance(target, LogFile) and target.isatty()
-        self.encoding = "utf-8" if isinstance(target, LogFile) else target.encoding or "utf-8"
-
-    def _write(self, lines: bytes) -> None:
-        if isinstance(self.target, LogFile):
-            self.target.write(lines)
-        else:
-            write_stream(self.target, lines)
-
     def failed(self, error: OSError | ValueError) -> None:
-        self._failures.report(f"the log cannot be written: {error}; its events are lost")
+        self._report(f"the log cannot be written: {error}; its events are lost")
 
     def has_dropped(self, count: int) -> None:
         text = "%d log lines were dropped because the reader of the log did not keep up"
@@ -599,18 +525,76 @@ class _Sink(LineHandler):
         with contextlib.suppress(OSError, ValueError):
             self.write(self.prepare(record))
 
-
-class _Failures:
-    """Reports failures of the log itself (a closed pipe, a full disk) on stderr, each once."""
-
-    def __init__(self) -> None:
-        self._reported: set[str] = set()
-
-    def report(self, text: str) -> None:
-        if text not in self._reported:
-            self._reported.add(text)
+    def _report(self, text: str) -> None:
+        if text not in self._reported_failures:
+            self._reported_failures.add(text)
             with contextlib.suppress(OSError, ValueError):
                 print_line(text, stderr())
+
+
+class _StreamSink(_Sink):
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(lambda lines: write_stream(self.stream, lines), _PIPE_WRITE)
+        self.move_to(stream)
+
+    def move_to(self, stream: TextIO) -> None:
+        """Write to `stream` from now on. When nothing waits to be written, as right after a fork."""
+        self.stream = stream
+        self.encoding = stream.encoding or "utf-8"
+
+
+class _FileSink(_Sink):
+    """The file at `path`. Raises ConfigInvalid if it cannot be opened.
+
+    Several processes append to it. Each write of whole lines is one to the end of the file, so that no line is torn by
+    another. Any thread, or a signal handler, may set `is_asked`: the next write opens the file again.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(self._append, _FILE_WRITE)
+        self._path = path
+        self.is_asked = False
+        self._is_torn = False
+        try:
+            self._descriptor = _open(path)
+        except OSError as error:
+            raise ConfigInvalid(f"cannot open the log file {path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        if self.end_thread() and self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        super().close()
+
+    def _append(self, lines: bytes) -> None:
+        """Raises OSError; a part of the lines may be in the file then, and the next write begins on a line of its own.
+
+        Without lines only a file that was moved away is left.
+        """
+        # A file that was removed takes events with it: a link count of 0 says so in less than a microsecond.
+        if self.is_asked or not os.fstat(self._descriptor).st_nlink:
+            self.is_asked = False
+            try:
+                opened = _open(self._path)
+            except OSError as error:  # the events go on into the file that is open
+                text = f"the log file cannot be opened again: {error}; the log goes on in the file from before"
+                self._report(text)
+            else:
+                os.close(self._descriptor)
+                self._descriptor = opened
+                self._is_torn = False
+        left = memoryview(b"\n" + lines if self._is_torn and lines else lines)
+        while left:
+            size = os.write(self._descriptor, left)
+            left = left[size:]
+            self._is_torn = bool(left)
+
+
+def _open(path: str) -> int:
+    # A named pipe without a reader is an error, not something to wait for.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _is_switched_on(record: logging.LogRecord) -> bool:
@@ -621,13 +605,6 @@ def _is_switched_on(record: logging.LogRecord) -> bool:
     if record.levelno >= logging.WARNING:
         return _in_force.warning
     return _in_force.info or record.levelno < logging.INFO
-
-
-def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
-    quiet, loud = _Sink(out), _Sink(err)
-    quiet.addFilter(lambda record: record.levelno < logging.WARNING)
-    loud.setLevel(logging.WARNING)
-    return [quiet, loud]
 
 
 # ONNX Runtime's lines, for example, look like this; terminals get them in colours:

@@ -400,6 +400,7 @@ class MetricsSnapshot:
     `demand` is None in a server that loads no models on demand, and `downloads` if nothing was ever requested from
     cloud storage. The response cache of the server is one of `response_cache`, in its own memory, and `remote_cache`;
     without any, both are None. `traces` is None if nothing can be traced, `payload_log` if there is none.
+    `lines_dropped` are those of the log of the engine's process, by its number.
     """
 
     models: tuple[ModelMetrics, ...] = ()
@@ -414,3 +415,4 @@ class MetricsSnapshot:
     traces: TraceMetrics | None = None
     payload_log: TraceMetrics | None = None
     custom: tuple[CustomFamilyMetrics, ...] = ()
+    lines_dropped: Mapping[str, int] = field(default_factory=dict)

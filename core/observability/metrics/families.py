@@ -73,7 +73,10 @@ _STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
 
 
 def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Iterator[MetricFamily]:
-    """Triton's families in the order of its page, including families without series; then those of models."""
+    """Triton's families in the order of its page, including families without series; then those of models and the log.
+
+    The log's are those of the engine and of the calling process.
+    """
     page = _Page(snapshot, options)
     for name, kind, text, samples in _FAMILIES:
         yield MetricFamily(name, kind, text, tuple(samples(page)))
@@ -85,12 +88,10 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
             else:
                 shown.append(Sample(series.labels, series.value))
         yield MetricFamily(family.name, family.type, family.description, tuple(shown))
-
-
-def log_family() -> MetricFamily:
-    """The lines that the log has lost, in all processes of the server: any of them knows."""
-    text = "Lines of the log that were dropped because its reader or its disk did not keep up"
-    return MetricFamily("trident_log_lines_dropped_total", "counter", text, (Sample({}, lines_dropped()),))
+    text = "Lines of the log that a process dropped because its reader or its disk did not keep up"
+    counts = {**snapshot.lines_dropped, **lines_dropped()}
+    lost = tuple(Sample({"pid": pid}, count) for pid, count in counts.items())
+    yield MetricFamily("trident_log_lines_dropped_total", "counter", text, lost)
 
 
 def is_reserved(name: str) -> bool:
@@ -131,7 +132,6 @@ def _model_labels(entry: ModelMetrics) -> dict[str, str]:
 
 
 def _split(statistics: StatisticsSnapshot) -> tuple[StatisticsSnapshot, StatisticsSnapshot]:
-    """The statistics before an instance was reached, and on the GPU."""
     failures = statistics.request_failures
     before = {reason: count for reason, count in failures.items() if reason not in _FAILURES_ON_DEVICE}
     executed = {reason: count for reason, count in failures.items() if reason in _FAILURES_ON_DEVICE}
@@ -252,7 +252,6 @@ _Family = tuple[str, str, str, _Samples]
 
 
 def _single(found: T | None) -> list[tuple[Labels, T]]:
-    """One series without labels, or none."""
     return [] if found is None else [({}, found)]
 
 

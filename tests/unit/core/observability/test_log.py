@@ -43,6 +43,10 @@ from trident.core.observability.log_ring import _SIZE, LogRing
 log = logging.getLogger("trident.test")
 
 
+def dropped() -> int:
+    return lines_dropped()[str(os.getpid())]
+
+
 def test_a_console_of_another_encoding_loses_no_event() -> None:
     raw = io.BytesIO()
     with io.TextIOWrapper(raw, encoding="ascii") as console:
@@ -71,12 +75,12 @@ def test_lost_events_are_reported_once(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
 def test_lines_lost_on_a_full_disk_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    before = lines_dropped()
+    before = dropped()
     configure_logging(LogOptions(file="/dev/full"), err=io.StringIO())
     log.info("one")
     flush_log()
     told = "the log cannot be written: [Errno 28] No space left on device; its events are lost\n"
-    assert (capsys.readouterr().err, lines_dropped() - before) == (told, 1)
+    assert (capsys.readouterr().err, dropped() - before) == (told, 1)
 
 
 def test_the_log_changes_while_it_is_written(tmp_path: Path) -> None:
@@ -258,13 +262,13 @@ def test_log_lines_behind_a_stalled_reader_are_dropped_and_counted() -> None:
 
     handler = LineHandler(write)
     handler.has_dropped = counts.append  # type: ignore[method-assign]
-    before = lines_dropped()
+    before = dropped()
     handler.handle(logging.makeLogRecord({"msg": "first"}))
     assert stalled.wait(30)
     for number in range(1, _MOST_WAITING + 7):
         handler.handle(logging.makeLogRecord({"msg": str(number)}))
     handler.flush(0.0)
-    assert lines_dropped() - before == 7
+    assert dropped() - before == 7
     may_write.set()
     assert until(lambda: handler.end_thread())
     assert (written[0], written[-1], len(written)) == (b"first", b"%d" % (_MOST_WAITING - 1), _MOST_WAITING)

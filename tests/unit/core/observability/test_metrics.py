@@ -14,6 +14,7 @@ from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.request import CloseReason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
+from trident.core.observability.log import lines_dropped
 from trident.core.observability.metrics.families import MetricFamily, Sample, metric_families, number, render
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import (
@@ -124,7 +125,14 @@ def test_metrics_page_has_tritons_lines() -> None:
         "# HELP nv_inference_request_success Number of successful inference requests, all batch sizes",
         "# TYPE nv_inference_request_success counter",
     ]
-    assert [line for line in lines if not line.startswith("#")] == SAMPLES.splitlines()
+    assert [line for line in lines if not line.startswith(("#", "trident_log_"))] == SAMPLES.splitlines()
+
+
+def test_the_log_of_the_engine_and_of_this_process_has_a_series_each() -> None:
+    (own,) = lines_dropped().items()
+    name = "trident_log_lines_dropped_total"
+    found = [line for line in page(MetricsSnapshot(lines_dropped={"7": 3})).splitlines() if line.startswith(name)]
+    assert found == [f'{name}{{pid="7"}} 3', f'{name}{{pid="{own[0]}"}} {own[1]}']
 
 
 def test_an_idle_version_has_zeros_and_its_own_labels() -> None:
@@ -164,7 +172,9 @@ def test_each_version_has_one_state_and_loads_are_counted_by_cause_and_result() 
     )
     loads = (LoadMetrics(cause="poll", result="failure", count=3),)
     lines = [
-        line for line in page(MetricsSnapshot(states=states, loads=loads)).splitlines() if line.startswith("trident")
+        line
+        for line in page(MetricsSnapshot(states=states, loads=loads)).splitlines()
+        if line.startswith("trident_model_")
     ]
     assert lines == [
         *(f'trident_model_version_state{{model="m",state="{s}",version="2"}} {int(s == "READY")}' for s in STATES),
