@@ -39,7 +39,7 @@ from trident.core.repository.config import check_checksums
 from trident.core.repository.repository import ModelDirectory, version_path
 from trident.core.repository.sources import size_of
 from trident.core.scheduling.context import SchedulingContext
-from trident.core.scheduling.scheduler import Scheduler, row_of
+from trident.core.scheduling.scheduler import Scheduler, make_probe, make_scheduler
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -109,7 +109,6 @@ class ModelLoader:
         added: list[BackendInstance] = []
         samples = warmup_samples(config, version.directory.path)
         context = self._context(version, version.directory)
-        probe = row_of(context).probe
         old = {placement.device for placement in version.placements}
         new = {placement.device for placement in wanted} & self.memory.devices.keys() - old
         path = version_path(version.directory, version.version)
@@ -120,7 +119,7 @@ class ModelLoader:
                     added.append(version.make_instance(placement))
                     version.attempt.watch(partial(_end, added[-1]))
                     version.reservations.add(added[-1], version.name)
-                    warm_up(version, added[-1], probe(context, added[-1]), samples)
+                    warm_up(version, added[-1], make_probe(context, added[-1]), samples)
             version.attempt.settle()
         except BaseException as exc:
             version.discard(added)
@@ -184,7 +183,6 @@ class ModelLoader:
         instances: list[BackendInstance] = []
         try:
             context = self._context(version, directory)
-            row = row_of(context)
             if isinstance(model, StartingModel):
                 attempt.watch(model.end_starts)
             for placement in placed:
@@ -192,14 +190,14 @@ class ModelLoader:
                 instances.append(model.instance(placement))
                 attempt.watch(partial(_end, instances[-1]))
                 version.reservations.add(instances[-1], version.name)
-                warm_up(version, instances[-1], row.probe(context, instances[-1]), samples)
-            scheduler = row.make(context, instances)
+                warm_up(version, instances[-1], make_probe(context, instances[-1]), samples)
+            scheduler = make_scheduler(context, instances)
             if not instances:
                 check(probe_of(version, scheduler))
             # One instance per device: those on one device share a session, and so give the same answers.
             for instance in {instance.placement.device: instance for instance in instances}.values():
                 with version.reservations.held(instance):
-                    check(row.probe(context, instance))
+                    check(make_probe(context, instance))
             for wrap in self.parts.wraps:
                 scheduler = wrap(scheduler, version, context)
         except BaseException as exc:

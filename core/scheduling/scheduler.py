@@ -1,10 +1,10 @@
-"""The Scheduler protocol, and the kinds of schedulers."""
+"""The Scheduler protocol, and the choice of a version's scheduler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 from trident.core.backends.backend import BackendInstance
 from trident.core.inference.pending_request import PendingRequest
@@ -85,55 +85,27 @@ class Scheduler(Protocol):
         ...
 
 
-class SchedulerRow(NamedTuple):
-    """A kind of scheduler. `make` returns one that is not started.
-
-    `probe` returns what executes requests on an instance that no client sent, while no scheduler has the instance.
-    """
-
-    applies: Callable[[SchedulingContext], object]
-    make: Callable[[SchedulingContext, Sequence[BackendInstance]], Scheduler]
-    probe: Callable[[SchedulingContext, BackendInstance], BackendInstance]
-
-
 # The modules of ensembles and sequences are imported by servers with such models only.
 
 
-def _ensemble(context: SchedulingContext, instances: Sequence[BackendInstance]) -> Scheduler:
-    from trident.core.scheduling.ensemble import EnsembleScheduler
+def make_scheduler(context: SchedulingContext, instances: Sequence[BackendInstance]) -> Scheduler:
+    """The scheduler of a version, which is not started."""
+    if context.steps:
+        from trident.core.scheduling.ensemble import EnsembleScheduler
 
-    return EnsembleScheduler(context)
+        return EnsembleScheduler(context)
+    if context.spec.sequence is not None:
+        from trident.core.scheduling.sequence_batcher import SequenceScheduler
 
-
-def _sequences(context: SchedulingContext, instances: Sequence[BackendInstance]) -> Scheduler:
-    """A dynamic batcher for each instance."""
-    from trident.core.scheduling.sequence_batcher import SequenceScheduler
-
-    return SequenceScheduler(context, instances)
-
-
-def _sequence_probe(context: SchedulingContext, instance: BackendInstance) -> BackendInstance:
-    from trident.core.scheduling.sequence_tensors import SequenceProbe
-
-    return SequenceProbe(instance, context.spec, context.initial_states)
-
-
-def _batcher(context: SchedulingContext, instances: Sequence[BackendInstance]) -> Scheduler:
-    """Without `dynamic_batching` its batches hold one request."""
+        return SequenceScheduler(context, instances)
+    # Without `dynamic_batching` its batches hold one request.
     return DynamicBatcher(context if context.spec.batching is not None else replace(context, delay_until=0), instances)
 
 
-def _bare(context: SchedulingContext, instance: BackendInstance) -> BackendInstance:
-    return instance
+def make_probe(context: SchedulingContext, instance: BackendInstance) -> BackendInstance:
+    """Return what executes requests on `instance` that no client sent, while no scheduler has it."""
+    if context.steps or context.spec.sequence is None:
+        return instance
+    from trident.core.scheduling.sequence_tensors import SequenceProbe
 
-
-SCHEDULERS: Final = (
-    SchedulerRow(lambda context: context.steps, _ensemble, _bare),
-    SchedulerRow(lambda context: context.spec.sequence, _sequences, _sequence_probe),
-    SchedulerRow(lambda context: True, _batcher, _bare),
-)
-"""The first row that applies to a version makes its scheduler."""
-
-
-def row_of(context: SchedulingContext) -> SchedulerRow:
-    return next(row for row in SCHEDULERS if row.applies(context))
+    return SequenceProbe(instance, context.spec, context.initial_states)

@@ -56,7 +56,7 @@ from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.dynamic_batcher import LOOK_EVERY_NS
 from trident.core.scheduling.rate_limiter import InstanceReservations, RateLimiter
 from trident.core.scheduling.response_cache import CachingScheduler
-from trident.core.scheduling.scheduler import row_of
+from trident.core.scheduling.scheduler import make_scheduler
 
 ZERO = {"state": np.zeros(1, np.int64)}
 
@@ -353,7 +353,7 @@ class Schedule:
             reservations=version.reservations,
             clock=now_ns,
         )
-        scheduler = row_of(context).make(context, made.instances)
+        scheduler = make_scheduler(context, made.instances)
         if spec.response_cache:
             scope = self.cache.open_scope(spec.name, 1, lambda: None)
             scheduler = CachingScheduler(context, scheduler, self.cache, scope, version)
@@ -388,7 +388,7 @@ class Schedule:
         context = SchedulingContext(
             spec, version.statistics, steps=tuple(zip(steps, models, strict=True)), max_in_flight=limit, clock=now_ns
         )
-        scheduler = row_of(context).make(context, [])
+        scheduler = make_scheduler(context, [])
         self.schedulers.append(scheduler)
         version.serve(model, [], scheduler, _FETCHED)
         self.current["e"], served.was_changed = version, True  # its requests are in no queue

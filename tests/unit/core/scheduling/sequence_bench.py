@@ -19,7 +19,7 @@ from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.context import SchedulingContext
-from trident.core.scheduling.scheduler import row_of
+from trident.core.scheduling.scheduler import make_scheduler
 from trident.core.scheduling.sequence_batcher import SequenceScheduler
 
 CONTROLS = """
@@ -88,7 +88,7 @@ class Bench(Answers):
             backlog_delay_until=backlog_delay_until,
             initial_states=initial_states(config, self.spec.sequence.states, ROOT),
         )
-        scheduler = row_of(context).make(context, instances or self.backends)
+        scheduler = make_scheduler(context, instances or self.backends)
         assert isinstance(scheduler, SequenceScheduler)
         self.scheduler = scheduler
 

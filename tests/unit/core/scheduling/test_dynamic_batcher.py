@@ -36,7 +36,7 @@ from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.instance import WAITING
 from trident.core.scheduling.rate_limiter import RateLimiter
 from trident.core.scheduling.response_cache import CachingScheduler
-from trident.core.scheduling.scheduler import row_of
+from trident.core.scheduling.scheduler import make_scheduler
 
 
 def test_callback_runs_on_an_idle_instance_thread(make_bench: MakeBench) -> None:
@@ -140,7 +140,7 @@ def test_closed_scheduler_has_no_reference_cycles(kind: str) -> None:
         else model_spec(8, batching(policy=QueuePolicy(default_timeout_ns=LONG_NS)))
     )
     context = SchedulingContext(spec, ModelStatistics())
-    scheduler = row_of(context).make(context, [backend])
+    scheduler = make_scheduler(context, [backend])
     if kind == "cached":
         cache = LocalCache(1 << 20)
         scheduler = CachingScheduler(context, scheduler, cache, cache.open_scope("m", 1, lambda: None), Unasked())
