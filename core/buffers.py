@@ -66,7 +66,6 @@ class BufferPool:
                 self._lock.release()
 
     def drop(self) -> None:
-        """Free unused memory."""
         with self._lock:
             self._returned.clear()
             self._free.clear()
@@ -84,15 +83,12 @@ class BufferPool:
 
     def _keep_returned(self) -> None:
         while self._returned:
-            self._keep(self._returned.popleft())
-
-    def _keep(self, block: mmap.mmap) -> None:
-        size = len(block)
-        if size > self._most:
-            return
-        self._free.setdefault(size, []).append(block)
-        self._free.move_to_end(size)
-        self._kept += size
+            block = self._returned.popleft()
+            size = len(block)
+            if size <= self._most:
+                self._free.setdefault(size, []).append(block)
+                self._free.move_to_end(size)
+                self._kept += size
         while self._kept > self._most:
             oldest, blocks = next(iter(self._free.items()))
             if blocks:
@@ -244,7 +240,6 @@ class UnfinishedBodies(Generic[R]):
             self._refuse()
 
     def remove(self, receiving: R) -> None:
-        """Forget a body that has arrived or is not wanted any more."""
         progress = self._bodies.pop(receiving, None)
         if progress is not None:
             self.total -= progress.received

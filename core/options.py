@@ -61,7 +61,6 @@ class RedisOptions:
 
     @property
     def address(self) -> str:
-        """Host and port, for people."""
         return f"{self.host}:{self.port}"
 
 

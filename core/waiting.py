@@ -94,7 +94,6 @@ class Deadlines:
         return tick
 
     def remove(self, tick: int, expiring: Expiring) -> None:
-        """Do not expire it. Does nothing if it has expired."""
         together = self._ticks.get(tick)
         if together is not None:
             together.pop(expiring, None)

@@ -51,7 +51,6 @@ class EngineBlsClient:
     def _submit(
         self, call: PendingRequest, decoupled: bool, holder: Placement | None, wait: InstanceWait | None
     ) -> None:
-        """Submit the request of a model, as soon as the one that it asks is loaded. Any thread."""
         name = call.request.model_name
         try:
             version = self._models.find(name, call.request.model_version)
@@ -147,7 +146,6 @@ class WaitingInstances:
         return True
 
     def answered(self, wait: InstanceWait, on_response: OnResponse, response: InferenceResponse) -> None:
-        """Forget a wait with its final response, and pass it on."""
         if response.final and wait.version is not None:
             with self._lock:
                 waits = self._waits[id(wait.instance)]

@@ -38,7 +38,7 @@ from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, Servi
 from trident.core.lifecycle.version import EngineParts, ModelVersion
 from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids, trim_heap
 from trident.core.observability.history import History, VersionHistory, VersionRequests, Watched
-from trident.core.observability.log import LogLevels, change_log
+from trident.core.observability.log import LogLevels, change_log, lines_dropped
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.metrics.families import is_reserved
 from trident.core.observability.payload_log.log import PayloadLog
@@ -52,7 +52,6 @@ from trident.core.observability.statistics import (
     VersionStatistics,
 )
 from trident.core.observability.switches import SWITCHES, TraceGate
-from trident.core.observability.tracing.trace import Changes, TraceEvent, TraceRecord
 from trident.core.observability.tracing.tracer import Tracer
 from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.opener import SourceOpener, SourceOptions
@@ -60,7 +59,7 @@ from trident.core.repository.progress import DownloadSnapshot
 from trident.core.repository.stores.object_store import TransientError
 from trident.core.response_cache.response_cache import LocalCache, ResponseCache
 from trident.core.scheduling.rate_limiter import RateLimiter
-from trident.core.shared_memory import CudaRegion, RegionKind, Regions, SystemRegion
+from trident.core.shared_memory import Regions
 from trident.core.waiting import Mailbox, ThreadMailbox
 
 _log = logging.getLogger("trident.engine")
@@ -88,9 +87,24 @@ class InferenceEngine:
         self._sources = sources
         self._parts = parts
         self._tracer = parts.tracer
-        self._regions = parts.regions
         self._response_cache = response_cache
         self._history = History(self._watched) if options.console else None
+        # Calls that other parts answer as they are.
+        self.release_version = self._models.release
+        self.load_model = lifecycle.load
+        self.prefetch_model = lifecycle.prefetch
+        self.log_in_flight = lifecycle.log_in_flight
+        self.wait_loaded = lifecycle.progress.wait
+        self.wait_listed = lifecycle.progress.wait_listed
+        self.system_regions = parts.regions.system_regions
+        self.cuda_regions = parts.regions.cuda_regions
+        self.register_system_region = parts.regions.register_system
+        self.register_cuda_region = parts.regions.register_cuda
+        self.unregister_regions = parts.regions.unregister
+        self.trace_settings = parts.tracer.settings
+        self.recent_traces = parts.tracer.recent
+        self.change_trace = parts.tracer.change
+        self.trace_answered = parts.tracer.answered
 
         # Makes what its callers wait in for a model that is loaded when they ask for it; None: they do not wait.
         self.make_mailbox: Callable[[], Mailbox[bool]] | None = ThreadMailbox
@@ -107,22 +121,10 @@ class InferenceEngine:
         if self._history is not None:
             self._history.start()
 
-    def wait_loaded(self, timeout_s: float) -> bool:
-        """Return whether the start ended, well or badly, within `timeout_s` seconds. Blocks."""
-        return self._lifecycle.progress.wait(timeout_s)
-
-    def wait_listed(self, timeout_s: float) -> bool:
-        """Return whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
-        return self._lifecycle.progress.wait_listed(timeout_s)
-
     def begin_exit(self) -> None:
         """Become neither live nor ready; requests are still served."""
         self._lifecycle.begin_exit()
         self._sources.stop()
-
-    def log_in_flight(self, seconds_left: float) -> None:
-        """Log which model versions have requests in flight, while the exiting server waits for them."""
-        self._lifecycle.log_in_flight(seconds_left)
 
     def finish(self, timeout_s: float) -> bool:
         """Answer accepted requests for at most `timeout_s` seconds, then free everything. False if some remain."""
@@ -179,7 +181,6 @@ class InferenceEngine:
             return self._find(name, version, timeout_s)
 
     def _find(self, name: str, version: int, timeout_s: float | None = None) -> ModelVersion:
-        """The version that serves; one that is loaded when something asks for it is waited for."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         found: ModelVersion | None = None
         while found is None:
@@ -216,9 +217,6 @@ class InferenceEngine:
             except ModelCold as cold:
                 self._await(cold)
         return number
-
-    def release_version(self, name: str, number: int) -> None:
-        self._models.release(name, number)
 
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata(name=self._options.server_id, version=self._options.server_version)
@@ -265,12 +263,6 @@ class InferenceEngine:
         registered = {each.key: each.versions for each in demand.all()} if demand is not None else {}
         return repository_index(self._models.all(), names, ready_only, registered)
 
-    def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None:
-        self._lifecycle.load(name, parameters)
-
-    def prefetch_model(self, name: str) -> None:
-        self._lifecycle.prefetch(name)
-
     def load_directory(self, name: str, directory: str, origin: str) -> None:
         self._lifecycle.load_directory(name, Path(directory), origin)
 
@@ -293,7 +285,6 @@ class InferenceEngine:
         return phase != Phase.EXITING and (phase != Phase.FAILED or self._lifecycle.has_repositories)
 
     def is_ready(self) -> bool:
-        """Return whether the start has ended and the models meet the rule of the options."""
         if self._lifecycle.progress.phase not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
             return False
         return self._lifecycle.meets_readiness()
@@ -314,36 +305,9 @@ class InferenceEngine:
                 if version.is_ready:
                     version.measure(self._options.latencies)
 
-    def system_regions(self, name: str) -> list[SystemRegion]:
-        return self._regions.system_regions(name)
-
-    def cuda_regions(self, name: str) -> list[CudaRegion]:
-        return self._regions.cuda_regions(name)
-
-    def register_system_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        self._regions.register_system(name, key, offset, byte_size)
-
-    def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        self._regions.register_cuda(name, handle, device_id, byte_size)
-
-    def unregister_regions(self, kind: RegionKind, name: str) -> None:
-        self._regions.unregister(kind, name)
-
     @property
     def trace_gate(self) -> TraceGate:
         return self._tracer.gate
-
-    def trace_settings(self, model: str = "") -> dict[str, list[str] | str]:
-        return self._tracer.settings(model)
-
-    def recent_traces(self) -> list[tuple[TraceRecord, ...]]:
-        return self._tracer.recent()
-
-    def change_trace(self, model: str, changes: Changes) -> None:
-        self._tracer.change(model, changes)
-
-    def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
-        self._tracer.answered(number, ahead, behind)
 
     def metrics(self) -> MetricsSnapshot:
         models = [
@@ -377,6 +341,7 @@ class InferenceEngine:
             traces=self._tracer.metrics(),
             payload_log=self._parts.payload_log.metrics() if self._parts.payload_log is not None else None,
             custom=self._parts.metrics.snapshot(),
+            lines_dropped=lines_dropped(),
         )
 
 

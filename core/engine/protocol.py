@@ -54,37 +54,30 @@ class HoldChange(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMark:
-    """`blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks.
-    `hold`: None if it has nothing to do with holds. `changes_state`: the front ends must know of the new state of the
-    engine before the caller has its answer. `loads`: where models are loaded on demand, it loads the one that its first
-    argument names, and its answer comes after that.
+    """Marks a method of the protocol, as a decorator. All of its parameters and its result need annotations.
+
+    `blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks.
+    `hold`: None if it has nothing to do with holds. `changes_log_or_traces`: it does. `loads`: where models are loaded
+    on demand, it loads the one that its first argument names, and its answer comes after that.
     """
 
     blocks: bool = False
     loads: bool = False
     change: ModelChange | None = None
     hold: HoldChange | None = None
-    changes_state: bool = False
+    changes_log_or_traces: bool = False
 
-
-def call(
-    *,
-    blocks: bool = False,
-    loads: bool = False,
-    change: ModelChange | None = None,
-    hold: HoldChange | None = None,
-    changes_state: bool = False,
-) -> Callable[[M], M]:
-    """Mark a method of the protocol. All of its parameters and its result need annotations."""
-
-    def marked(method: M) -> M:
-        mark = CallMark(
-            blocks=blocks, loads=loads, change=change, hold=hold, changes_state=changes_state or change is not None
-        )
-        setattr(method, _ATTRIBUTE, mark)
+    def __call__(self, method: M) -> M:
+        setattr(method, _ATTRIBUTE, self)
         return method
 
-    return marked
+    @property
+    def changes_state(self) -> bool:
+        """The front ends must know of the new state of the engine before the caller has its answer."""
+        return self.changes_log_or_traces or self.change is not None
+
+
+call = CallMark
 
 
 def mark_of(method: object) -> CallMark | None:
@@ -356,7 +349,7 @@ class Engine(Protocol):
         """The progress of the server's start."""
         ...
 
-    @call(changes_state=True)
+    @call(changes_log_or_traces=True)
     def change_log(self, levels: LogLevels) -> None:
         """Change the log of all processes that serve."""
         ...
@@ -376,7 +369,7 @@ class Engine(Protocol):
         """The last traces, each request with those that it led to. Empty unless the server has its console."""
         ...
 
-    @call(changes_state=True)
+    @call(changes_log_or_traces=True)
     def change_trace(self, model: str, changes: Changes) -> None:
         """Change the trace settings of a model, "" for the server's. Raises InvalidRequest, and then changes none."""
         ...

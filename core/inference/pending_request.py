@@ -173,7 +173,6 @@ class PendingRequest:
         self.refuse(expected(error, f"a request for model '{self.request.model_name}'"), origin)
 
     def refusal(self, error: ServerError, origin: Origin) -> InferenceResponse:
-        """The answer to a request that is not run."""
         return InferenceResponse.failed(self.request, error, origin)
 
     def take_callback(self) -> OnResponse:
@@ -391,7 +390,6 @@ class ResponseWindow:
 
 
 def _size(response: InferenceResponse) -> int:
-    """The bytes of the outputs, those of strings included."""
     outputs = response.outputs
     if type(outputs) is PackedOutputs:
         return outputs.layout.size

@@ -77,7 +77,6 @@ class RequestTrace(NamedTuple):
         return json.dumps(context, separators=(",", ":"))
 
     def child(self) -> RequestTrace:
-        """The trace of a request that this one leads to."""
         return RequestTrace(self.number)
 
 
@@ -106,7 +105,6 @@ class CloseReason(IntEnum):
 
     @property
     def label(self) -> str:
-        """As metrics, statistics and answers show it."""
         return self.name.lower()
 
 
@@ -312,7 +310,6 @@ class InferenceRequest:
         self._nbytes = -1
 
     def with_inputs(self, inputs: Inputs, *, model_version: int, id: str) -> InferenceRequest:
-        """The same request for other inputs, under another id."""
         # Known requests are made this way. Setting the attributes takes a third of the time of naming them in the call.
         made = InferenceRequest(self.model_name, inputs)
         parameters = self.parameters

@@ -256,7 +256,6 @@ class RegionInput(InputTensor):
         self._array = array
 
     def copy_to(self, array: Array) -> None:
-        """Straight from the region, if nothing has looked at the bytes before."""
         if self.source is None or self._array is not None or self._content is not None or self.in_place is not None:
             super().copy_to(array)
         elif array.nbytes != self.nbytes:
@@ -302,7 +301,6 @@ class RegionRequest(InferenceRequest):
 
     @staticmethod
     def of(request: InferenceRequest, output_regions: Mapping[str, RegionReference]) -> RegionRequest:
-        """Return the same request with outputs in these ranges of regions."""
         made = RegionRequest(
             request.model_name,
             request.inputs,

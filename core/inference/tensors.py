@@ -24,7 +24,6 @@ Shape = tuple[int, ...]
 
 
 def size_of(part: Buffer) -> int:
-    """The size of one part of a message in bytes."""
     return len(part) if isinstance(part, bytes) else memoryview(part).nbytes
 
 

@@ -387,7 +387,6 @@ def open_visible(visible: str | None, load: Callable[[], NvmlLibrary] | None) ->
 
 @contextmanager
 def _nvml_session(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> Iterator[tuple[Nvml, list[Gpu]]]:
-    """As `open_visible`, for the block."""
     nvml, gpus = open_visible(visible, load)
     try:
         yield nvml, gpus

@@ -302,7 +302,7 @@ class SlowestRequests:
         self.least_ns = 0
         self.due_ms = 0
         self._intervals: deque[list[tuple[int, int, NotedRequest]]] = deque(maxlen=_INTERVALS)
-        self._failed: deque[NotedRequest] = deque(maxlen=MOST)
+        self.failed: deque[NotedRequest] = deque(maxlen=MOST)
         self._numbers = itertools.count()
 
     def begin_interval(self, now_ms: int) -> None:
@@ -320,16 +320,12 @@ class SlowestRequests:
         if len(heap) == MOST:
             self.least_ns = heap[0][0] + 1
 
-    def add_failed(self, request: NotedRequest) -> None:
-        self._failed.append(request)
-
     def report(self, name: str, version: int, now_ms: int) -> VersionRequests:
         requests = [request for heap in self._intervals for _, _, request in heap]
-        return _report(name, version, requests, self._failed, now_ms - KEPT_MS)
+        return _report(name, version, requests, self.failed, now_ms - KEPT_MS)
 
 
 def merged_requests(parts: Iterable[VersionRequests]) -> list[VersionRequests]:
-    """The reports of several engines as those of one server, one for each version."""
     versions: dict[tuple[str, int], list[VersionRequests]] = {}
     for part in parts:
         versions.setdefault((part.name, part.version), []).append(part)

@@ -93,5 +93,4 @@ def keep_log_lines() -> None:
 
 
 def read_log_lines(after: int) -> tuple[int, list[bytes]]:
-    """See `LogRing.read`; no lines before `keep_log_lines`."""
     return _ring.read(after) if _ring is not None else (0, [])

@@ -6,11 +6,12 @@ import json
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import pairwise
 from typing import NamedTuple, TextIO
 
 from trident.core.observability.hardware import HardwareReading
@@ -173,23 +174,22 @@ class Intervals:
 
         They are there although nothing has happened: an alarm on missing data must only mean that the server is gone.
         """
-        total = IntervalActivity()
-        models: defaultdict[tuple[str, str], IntervalActivity] = defaultdict(IntervalActivity)
-        now = {_key(entry): entry for entry in snapshot.models}
+        total: Counter[_Key] = Counter()
+        models: defaultdict[tuple[str, str], Counter[_Key]] = defaultdict(Counter)
+        now = {(entry.namespace or "", entry.model, entry.version): entry for entry in snapshot.models}
         for key, entry in now.items():
-            activity = IntervalActivity.since(self._before.get(key), entry)
-            total += activity
-            models[key[:2]] += activity
+            activity = activity_since(self._before.get(key), entry)
+            total.update(activity)
+            models[key[:2]].update(activity)
         self._before = now
-        figures = {"ready": int(is_ready), **total.figures(), **_hardware_figures(snapshot.hardware)}
+        figures = {"ready": int(is_ready), **figures_of(total), **_hardware_figures(snapshot.hardware)}
         return [
             Report(None, figures),
-            *(Report(model, activity.figures(), namespace) for (namespace, model), activity in sorted(models.items())),
+            *(
+                Report(model, figures_of(activity), namespace)
+                for (namespace, model), activity in sorted(models.items())
+            ),
         ]
-
-
-def _key(entry: ModelMetrics) -> _Version:
-    return entry.namespace or "", entry.model, entry.version
 
 
 def _hardware_figures(hardware: HardwareReading) -> _Figures:
@@ -215,102 +215,74 @@ _HISTOGRAMS = {"request": REQUEST, "queue": QUEUE, "compute": COMPUTE}
 _PERCENTILES = (50, 99)
 _NS_PER_MS = 1e6
 _MS_PER_S = 1000
-# How many requests there were between two bounds, in seconds.
+# Two bounds of a histogram, in seconds.
 _Bucket = tuple[float, float]
+# A count has the name of its figure. The durations of successful requests, in ns, have that of their part of
+# _HISTOGRAMS, and the requests between two bounds that name and the bounds.
+_Key = str | tuple[str, _Bucket]
+_FAILURES = {reason: f"request_failure_{reason.value.lower()}" for reason in FailureReason}
+_COUNTS = ("inference_count", "execution_count", "pending_request_count")
 
 
-@dataclass(slots=True)
-class IntervalActivity:
-    """Counts and sums of an interval; `pending` is the number at its end. `+=` adds another one.
-
-    `durations_ns` are summed over the successful requests. `buckets` are the counts of a histogram by its bounds, empty
-    without histograms.
-    """
-
-    successes: int = 0
-    failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
-    inferences: int = 0
-    executions: int = 0
-    pending: int = 0
-    durations_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_HISTOGRAMS, 0))
-    buckets: dict[str, dict[_Bucket, int]] = field(default_factory=lambda: {part: {} for part in _HISTOGRAMS})
-
-    @classmethod
-    def since(cls, before: ModelMetrics | None, now: ModelMetrics) -> IntervalActivity:
-        """Return the activity since `before`, or all of it if the version is new or was loaded again."""
-        total = cls._of(now)
-        if before is None or (
-            before.load_duration_secs != now.load_duration_secs
-            or before.statistics.request_success > now.statistics.request_success
-        ):
-            return total
-        earlier = cls._of(before)
-        total._add(earlier, -1)
-        total.pending = now.statistics.pending
-        for part, buckets in total.buckets.items():
-            if any(count < 0 for count in buckets.values()):  # the histograms were switched on anew
-                total.buckets[part] = cls._of(now).buckets[part]
+def activity_since(before: ModelMetrics | None, now: ModelMetrics) -> Counter[_Key]:
+    """Return the activity since `before`, or all of it if the version is new or was loaded again. They may be added."""
+    total = _total(now)
+    if before is None or (
+        before.load_duration_secs != now.load_duration_secs
+        or before.statistics.request_success > now.statistics.request_success
+    ):
         return total
+    activity = total.copy()
+    activity.subtract(_total(before))
+    activity["pending_request_count"] = now.statistics.pending
+    for part in _HISTOGRAMS:
+        if any(count < 0 for count in _buckets(activity, part).values()):  # the histograms were switched on anew
+            for bounds in _buckets(activity, part):
+                activity[part, bounds] = total[part, bounds]
+    return activity
 
-    @classmethod
-    def _of(cls, entry: ModelMetrics) -> IntervalActivity:
-        statistics = entry.statistics
-        made = cls(
-            successes=statistics.request_success,
-            failures={reason: statistics.failures(reason) for reason in FailureReason},
-            inferences=statistics.inference_count,
-            executions=statistics.execution_count,
-            pending=statistics.pending,
-            durations_ns={
-                "request": statistics.request_ns,
-                "queue": statistics.queue_ns,
-                "compute": statistics.compute_input_ns + statistics.compute_infer_ns + statistics.compute_output_ns,
-            },
-        )
-        for part, name in _HISTOGRAMS.items():
-            for histogram in entry.latencies.histograms:
-                if histogram.name == name:
-                    lower = (0.0, *histogram.bounds)
-                    upper = (*histogram.bounds, float("inf"))
-                    made.buckets[part] = dict(zip(zip(lower, upper, strict=True), histogram.counts, strict=True))
-        return made
 
-    def __iadd__(self, other: IntervalActivity) -> IntervalActivity:
-        self._add(other, 1)
-        return self
-
-    def _add(self, other: IntervalActivity, sign: int) -> None:
-        self.successes += sign * other.successes
-        self.inferences += sign * other.inferences
-        self.executions += sign * other.executions
-        self.pending += sign * other.pending
-        for reason, count in other.failures.items():
-            self.failures[reason] += sign * count
-        for part, duration_ns in other.durations_ns.items():
-            self.durations_ns[part] += sign * duration_ns
-        for part, buckets in other.buckets.items():
-            mine = self.buckets[part]
-            for bounds, count in buckets.items():
-                mine[bounds] = mine.get(bounds, 0) + sign * count
-
-    def figures(self) -> _Figures:
-        """Counts are always there; durations only if there were requests, and percentiles only with histograms."""
-        found: dict[str, int | float] = {
-            "request_success": self.successes,
-            "request_failure": sum(self.failures.values()),
-            **{f"request_failure_{reason.value.lower()}": count for reason, count in self.failures.items()},
-            "inference_count": self.inferences,
-            "execution_count": self.executions,
-            "pending_request_count": self.pending,
+def _total(entry: ModelMetrics) -> Counter[_Key]:
+    statistics = entry.statistics
+    found: Counter[_Key] = Counter(
+        {
+            "request_success": statistics.request_success,
+            **{name: statistics.failures(reason) for reason, name in _FAILURES.items()},
+            "inference_count": statistics.inference_count,
+            "execution_count": statistics.execution_count,
+            "pending_request_count": statistics.pending,
+            "request": statistics.request_ns,
+            "queue": statistics.queue_ns,
+            "compute": statistics.compute_input_ns + statistics.compute_infer_ns + statistics.compute_output_ns,
         }
-        if self.successes > 0:
-            for part in _HISTOGRAMS:
-                mean_ms = self.durations_ns[part] / self.successes / _NS_PER_MS
-                found[f"{part}_duration_mean"] = round(mean_ms, 4)
-                for percent in _PERCENTILES if any(self.buckets[part].values()) else ():
-                    value = quantile(self.buckets[part], percent / 100) * _MS_PER_S
-                    found[f"{part}_duration_p{percent}"] = round(value, 4)
-        return found
+    )
+    parts = {name: part for part, name in _HISTOGRAMS.items()}
+    for histogram in entry.latencies.histograms:
+        if histogram.name in parts:
+            bounds = pairwise((0.0, *histogram.bounds, float("inf")))
+            for between, count in zip(bounds, histogram.counts, strict=True):
+                found[parts[histogram.name], between] = count
+    return found
+
+
+def _buckets(activity: Counter[_Key], part: str) -> dict[_Bucket, int]:
+    return {key[1]: count for key, count in activity.items() if isinstance(key, tuple) and key[0] == part}
+
+
+def figures_of(activity: Counter[_Key]) -> _Figures:
+    """Counts are always there; durations only if there were requests, and percentiles only with histograms."""
+    successes = activity["request_success"]
+    found: dict[str, int | float] = {
+        "request_success": successes,
+        "request_failure": sum(activity[name] for name in _FAILURES.values()),
+        **{name: activity[name] for name in (*_FAILURES.values(), *_COUNTS)},
+    }
+    for part in _HISTOGRAMS if successes > 0 else ():
+        found[f"{part}_duration_mean"] = round(activity[part] / successes / _NS_PER_MS, 4)
+        buckets = _buckets(activity, part)
+        for percent in _PERCENTILES if any(buckets.values()) else ():
+            found[f"{part}_duration_p{percent}"] = round(quantile(buckets, percent / 100) * _MS_PER_S, 4)
+    return found
 
 
 def quantile(buckets: dict[_Bucket, int], fraction: float) -> float:

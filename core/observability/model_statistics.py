@@ -98,7 +98,6 @@ class ModelStatistics:
             self._latencies = latencies
 
     def begin_execution(self, instance: str, batch: Sequence[PendingRequest], now_ns: int) -> None:
-        """An instance executes `batch` until `end_execution`."""
         self._running[instance] = (now_ns, batch)
 
     def end_execution(self, instance: str) -> None:
@@ -215,7 +214,6 @@ class ModelStatistics:
         self._slow_ns, self._interval_ends_ms = noted.least_ns, noted.due_ms
 
     def note_tuning(self, tuning: BatchTuning) -> None:
-        """Show the limits that a batcher with a target has from now on."""
         self._tuning = tuning
 
     def record_request(
@@ -278,7 +276,6 @@ class ModelStatistics:
             durations_ns[kind] += duration_ns
 
     def record_bucket(self, use: BucketUse) -> None:
-        """Count the padding of an execution that `record_batch` counts."""
         key = (use.batch_size, use.length)
         with self._lock:
             executions, elements, padding = self._buckets.get(key, (0, 0, 0))
@@ -298,7 +295,6 @@ class ModelStatistics:
                 self._latencies.observe_hit(request_id, lookup_ns, now_ns, now_ms)
 
     def record_cache_miss(self, lookup_ns: int) -> None:
-        """Count one request that the response cache has no answer for."""
         with self._lock:
             self._cache_miss_count += 1
             self._cache_miss_ns += lookup_ns
@@ -325,20 +321,18 @@ class ModelStatistics:
                 self._latencies.observe_failure(pending, now_ns - pending.start_ns, self._wall_clock() // 1_000_000)
 
     def record_refusal(self, pending: PendingRequest, reason: FailureReason, error: str) -> None:
-        """Count one request that the queue did not accept. `error` is the text of its answer."""
         with self._lock:
             self._note_failed(pending, reason, 0, error)
             self._refusals[reason] = self._refusals.get(reason, 0) + 1
 
     def record_step_failure(self) -> None:
-        """Count a request of an ensemble that failed because a step did."""
         with self._lock:
             self._step_failures += 1
 
     def _note_failed(self, pending: PendingRequest, reason: FailureReason, duration_ns: int, error: str) -> None:
         """Keep a request that failed. Under the lock."""
         self._failed_count += 1
-        self._noted.add_failed(
+        self._noted.failed.append(
             NotedRequest(
                 id=pending.request.id[:LONGEST_ID],
                 ended_ms=self._wall_clock() // 1_000_000,
@@ -349,7 +343,6 @@ class ModelStatistics:
         )
 
     def requests(self, name: str, version: int) -> VersionRequests:
-        """The slowest and the last failed requests of the last hour, of a version of that name and number."""
         with self._lock:
             return self._noted.report(name, version, self._wall_clock() // 1_000_000)
 

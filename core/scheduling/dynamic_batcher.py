@@ -337,11 +337,9 @@ class DynamicBatcher:
         return None if looks_ns >= sys.maxsize else max(0, looks_ns - self._clock()) / 1e9
 
     def _cancel(self, pending: PendingRequest) -> None:
-        """Take `pending`, which was cancelled, out of the queue. Any thread."""
         self._reject_queued(Rejection.of_cancelled(pending))
 
     def _reject_queued(self, rejection: Rejection, respond: Respond | None = None) -> None:
-        """Answer a request with an error, now, if it is still queued."""
         with self._lock:
             if not self._queue.discard(rejection.pending):
                 return

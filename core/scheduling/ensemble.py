@@ -79,7 +79,7 @@ class EnsembleScheduler:
         spec, max_in_flight = context.spec, context.max_in_flight
         self.preserves_order = context.preserves_order
         self._make_request = DecoupledRequest if spec.decoupled else EnsembleRequest
-        self._spec = spec
+        self.spec = spec
         self.subject = f"a request for ensemble '{spec.name}'"
         self._statistics = context.statistics
         self.clock = context.clock
@@ -129,7 +129,7 @@ class EnsembleScheduler:
         request = self._make_request(self, pending, self._plans.of(pending.request.outputs))
         with self._lock:
             if self._stopped and not (self._accepts_nested and pending.is_nested):
-                raise stopping(pending, self._spec.name)
+                raise stopping(pending, self.spec.name)
             self._requests.add(request)
         try:
             request.begin()
@@ -166,7 +166,6 @@ class EnsembleScheduler:
             self._ready.append(ready)
 
     def leave(self, step: PlannedStep) -> None:
-        """Note that a step's request is done, where there is a limit."""
         ready = self.limit.leave(step) if self.limit is not None else None
         if ready is not None:
             self._ready.append(ready)
@@ -214,7 +213,7 @@ class EnsembleScheduler:
 
     def response(self, request: EnsembleRequest, flow: Flow) -> InferenceResponse:
         """A response with the outputs of a flow. That of an ensemble that is not decoupled is the last."""
-        spec, plan = self._spec, request.plan
+        spec, plan = self.spec, request.plan
         outputs = plan.response.outputs(flow.sources)
         if len(outputs) < len(plan.names):
             left_out = set(plan.names) - {output.name for output in outputs}
@@ -227,10 +226,6 @@ class EnsembleScheduler:
             parameters=flow.place(request.pending.request).parameters(),
             final=not spec.decoupled,
         )
-
-    def empty_response(self, request: EnsembleRequest) -> InferenceResponse:
-        """The last response of a decoupled ensemble, which only says that it is the last."""
-        return InferenceResponse(self._spec.name, self._spec.version, [], id=request.pending.request.id, is_end=True)
 
     def count(self, request: EnsembleRequest, response: InferenceResponse, first_ns: int = 0) -> None:
         """Count a request that succeeded, and add the times of its steps to its final response.
@@ -262,7 +257,7 @@ class EnsembleScheduler:
             guarded(self._statistics.record_step_failure, COUNTING)
             if request.failed_step is not Origin.FAILED:
                 origin = Origin.REJECTED
-        message = f"in ensemble '{self._spec.name}', {error.message}"
+        message = f"in ensemble '{self.spec.name}', {error.message}"
         try:
             named = type(error)(message, hint=error.hint, model=error.model)
         except TypeError:  # a class with other arguments
@@ -359,7 +354,6 @@ class EnsembleRequest:
             part.cancel(pending.cancelled)
 
     def _drops(self, flow: Flow) -> bool:
-        """Return whether nothing more of `flow` is run."""
         return self._error is not None or self.pending.cancelled is not None
 
     def take(self, part: StepRequest, response: InferenceResponse) -> None:
@@ -414,7 +408,6 @@ class EnsembleRequest:
         self.times.append(times)
 
     def _cancel(self, pending: PendingRequest) -> None:
-        """Cancel the running steps and drop the waiting ones."""
         for part in self._running.copy():
             part.cancel(pending.cancelled or CancelCause.CLIENT)
         self._give_up(self._scheduler.withdraw(self))
@@ -452,7 +445,6 @@ class EnsembleRequest:
         scheduler.end(self)
 
     def _unfinished_error(self) -> ServerError:
-        """Return the reason for missing outputs though no step has failed."""
         request = self.pending.request
         if self.pending.cancelled:
             return RequestCancelled("", model=request.model_name)
@@ -675,7 +667,8 @@ class DecoupledRequest(EnsembleRequest):
             last, _ = self._unsent[-1]
             last.final = True
         else:
-            last = scheduler.empty_response(self)
+            name, version = scheduler.spec.name, scheduler.spec.version
+            last = InferenceResponse(name, version, [], id=pending.request.id, is_end=True)
             self._unsent.append((last, None))
         scheduler.count(self, last, self._first_ns)
 
@@ -703,7 +696,6 @@ class DecoupledRequest(EnsembleRequest):
                 self._scheduler.flush_later(pending)
 
     def _note_taken(self, pending: StreamedRequest, count: int) -> None:
-        """Acknowledge the oldest `count` responses, so that the steps that sent them may send more."""
         with self._lock:
             taken = [self._untaken.popleft() for _ in range(min(count, len(self._untaken)))]
         for flow in taken:

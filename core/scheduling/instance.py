@@ -118,7 +118,6 @@ class ModelInstance:
     # --- its thread
 
     def start(self, serve: Callable[[ModelInstance], None]) -> None:
-        """Call `serve` with this instance on the thread."""
         self._own_thread = threading.Thread(target=serve, args=(self,), name=f"trident-{self.name}", daemon=True)
         self._own_thread.start()
 
@@ -204,7 +203,6 @@ class ModelInstance:
             return False
 
     def _execute(self, requests: Sequence[PendingRequest], reason: CloseReason) -> None:
-        """Each request gets its one response."""
         respond = self._respond
         parts = [requests]
         while parts:
@@ -334,7 +332,6 @@ class ModelInstance:
     def _response(
         self, pending: PendingRequest, outcome: Outputs | Exception, execution: Execution, reason: CloseReason
     ) -> InferenceResponse:
-        """The response with an outcome of the execution and, on demand, its times."""
         if isinstance(outcome, Exception):
             return self._failed(pending, outcome)
         response = InferenceResponse(self._spec.name, self._spec.version, outcome, id=pending.request.id)
@@ -367,7 +364,6 @@ class ModelInstance:
 
 
 def checked(execution: Execution, count: int) -> Execution:
-    """`execution`, which must have `count` outcomes. Raises BackendFailed."""
     if len(execution.outputs) != count:
         raise BackendFailed(f"the backend gave {len(execution.outputs)} outcomes for {count} requests")
     return execution

@@ -343,15 +343,6 @@ def refuse_again(pending: PendingRequest) -> None:
     )
 
 
-def lost_between_iterations(model: str) -> BackendFailed:
-    return BackendFailed(
-        f"the process of model '{model}' ended between two iterations of the request, and with it what the model knew "
-        "of the request",
-        hint="send the request again",
-        model=model,
-    )
-
-
 _log = logging.getLogger("trident.scheduling")
 
 
@@ -442,7 +433,13 @@ class OpenRequests:
         return [self._lost(pending) for pending in list(self._given_back)]
 
     def _lost(self, pending: PendingRequest) -> Rejection:
-        return Rejection(pending, lost_between_iterations(self.name), Origin.FAILED)
+        error = BackendFailed(
+            f"the process of model '{self.name}' ended between two iterations of the request, and with it what the "
+            "model knew of the request",
+            hint="send the request again",
+            model=self.name,
+        )
+        return Rejection(pending, error, Origin.FAILED)
 
     def has(self, pending: PendingRequest) -> bool:
         """Return whether `pending` was executed, and is to be executed again."""

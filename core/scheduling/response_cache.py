@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from trident.core.backends.backend import BackendInstance
 from trident.core.borders import guarded
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import RequestCancelled, ServerError
@@ -77,7 +75,6 @@ class SingleFlight:
                 self._scheduler.land(self, self._first if is_single else None)
 
     def leave(self, pending: PendingRequest) -> None:
-        """`pending`, which waits, was cancelled. Any thread."""
         self._scheduler.leave(self, pending)
 
 
@@ -100,6 +97,8 @@ class CachingScheduler:
     ) -> None:
         spec = context.spec
         self._scheduler = scheduler
+        self.start, self.forget = scheduler.start, scheduler.forget
+        self.add, self.remove = scheduler.add, scheduler.remove
         self._cache = cache
         self._order = ResponseOrder(self._pass_on) if spec.batching and spec.batching.preserve_ordering else None
         # The requests of the responses in `order`, until the final one of each.
@@ -129,15 +128,6 @@ class CachingScheduler:
     def in_flight(self) -> int:
         return self._scheduler.in_flight
 
-    def start(self) -> None:
-        self._scheduler.start()
-
-    def add(self, instance: BackendInstance) -> None:
-        self._scheduler.add(instance)
-
-    def remove(self, instance: BackendInstance) -> Callable[[], None]:
-        return self._scheduler.remove(instance)
-
     def _answer_at_once(self, request: InferenceRequest, batch_size: int | None) -> InferenceResponse | None:
         """The answer to a validated request, if this process has it: on the calling thread, without a wait."""
         if self._stopped or request.nbytes >= LARGE:
@@ -145,9 +135,6 @@ class CachingScheduler:
         start_ns = self._clock()
         found = self._cache.get(request_key(self._scope, request))
         return None if found is None else self._hit(request, found, start_ns, batch_size, wants_times=False)
-
-    def forget(self, instance: BackendInstance) -> None:
-        self._scheduler.forget(instance)
 
     def submit(self, pending: PendingRequest) -> None:
         """Answer from the cache, wait for the same request of another client, or have it executed. See Scheduler."""

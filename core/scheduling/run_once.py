@@ -39,7 +39,6 @@ def run_once(
 
 
 def _outputs(outcome: Outputs | Exception | DeferredOutcome) -> list[OutputTensor]:
-    """Raises an outcome that is an error."""
     if isinstance(outcome, Exception):
         raise outcome
     if isinstance(outcome, DeferredOutcome):

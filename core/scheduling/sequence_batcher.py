@@ -31,7 +31,7 @@ import numpy as np
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.borders import expected
 from trident.core.config.spec import BatchingSpec, ModelSpec
-from trident.core.errors import DeadlineExceeded, InvalidRequest, SequenceNotFound, ServerError, ServerStopping
+from trident.core.errors import DeadlineExceeded, InvalidRequest, SequenceNotFound, ServerStopping
 from trident.core.inference.pending_request import PendingRequest, ResponseSender, deliver
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
 from trident.core.inference.response import InferenceResponse, OnResponse, Origin
@@ -125,14 +125,27 @@ class SequenceScheduler:
     # --- requests
 
     def submit(self, pending: PendingRequest) -> None:
-        """Queue `pending` in its sequence. Raises InvalidRequest or ServerStopping. See Scheduler."""
+        """Queue `pending` in its sequence. Raises InvalidRequest or ServerStopping. See Scheduler.
+
+        Source: docs/spec/schedulers.md section 3.4, "Request rules".
+        """
         request, is_iterative = pending.request, self._sequence.is_iterative
-        if pending.batch_size > 1 or not (request.correlation_id or is_iterative):
-            raise form_problem(pending)
+        if pending.batch_size > 1:
+            raise InvalidRequest(
+                f"inference request to model '{request.model_name}' must specify batch-size 1 due to requirements of "
+                "sequence batcher",
+                hint="send the items of a sequence in requests of their own",
+            )
         if request.correlation_id:
             self._controls.check(request)
-        else:
+        elif is_iterative:
             request.sequence_start = True
+        else:
+            raise InvalidRequest(
+                f"inference request to model '{request.model_name}' must specify a non-zero or non-empty correlation "
+                "ID",
+                hint="set sequence_id",
+            )
         now_ns = self._clock()
         pending.enqueue_ns = now_ns
         if not pending.start_ns:
@@ -171,12 +184,10 @@ class SequenceScheduler:
         Raises why `pending` is not accepted. Under the lock.
         """
         request = pending.request
-        if self._stopped and not self._accepts_open:
+        if self._stopped and (not self._accepts_open or (request.sequence_start and not pending.is_nested)):
             raise stopping(pending, self._spec.name)
-        begins_none = self._stopped and not pending.is_nested
-        problem = sequence_problem(pending, is_open=sequence is not None, is_stopped=begins_none)
-        if problem is not None:
-            raise problem
+        if sequence is None and not request.sequence_start:
+            raise start_missing(request)
         if not request.correlation_id:
             request.correlation_id = self._controls.id_of(next(self._numbers))
         if sequence is None:
@@ -199,7 +210,6 @@ class SequenceScheduler:
         return sequence
 
     def _apply(self, change: Change) -> None:
-        """Perform the consequences of a change, without the lock."""
         for rejection in change.rejections:
             reject(rejection, self._context)
         for sequence, pending in change.entering:
@@ -295,7 +305,6 @@ class SequenceScheduler:
     # --- slots. Under the lock.
 
     def _free_instance(self) -> SequenceInstance | None:
-        """The instance for a new sequence: that with the lowest free slot; None if all slots are taken."""
         slots = self._sequence.slots
         free = (each for each in self._instances if not each.is_leaving and each.lowest_slot < slots)
         return min(free, key=lambda instance: instance.lowest_slot, default=None)
@@ -324,7 +333,6 @@ class SequenceScheduler:
             self._fill_slots(change)
 
     def _remove(self, sequence: OpenSequence) -> None:
-        """Take out a sequence that has no request any more."""
         if sequence.instance is None:
             self._backlog.remove(sequence)
             return
@@ -334,7 +342,6 @@ class SequenceScheduler:
         sequence.states = []
 
     def _fill_slots(self, change: Change) -> None:
-        """Give the free slots to sequences of the backlog, the oldest first."""
         while self._backlog and (instance := self._free_instance()) is not None:
             sequence = self._backlog.popleft()
             self._assign(sequence, instance, self._clock())
@@ -362,7 +369,6 @@ class SequenceScheduler:
     # --- how sequences end. The caller holds the lock, except in `_end_overdue`.
 
     def _admit_no_more(self, sequence: OpenSequence) -> None:
-        """Let no more requests join `sequence`."""
         if not sequence.is_ended:
             sequence.is_ended = True
             del self._open[sequence.correlation_id]
@@ -588,7 +594,6 @@ class OpenSequence:
         return 0 if self.waiting is None else len(self.waiting)
 
     def push(self, pending: PendingRequest) -> None:
-        """Let `pending` wait for those before it."""
         # A request that waits is not submitted by this thread.
         pending.defer = None
         pending.on_cancel = self._cancel
@@ -650,7 +655,6 @@ class SequenceInstance:
 
 
 def _batched(spec: ModelSpec) -> ModelSpec:
-    """`spec` for the batcher of one instance, whose requests are those of different sequences."""
     sequence = spec.sequence
     assert sequence is not None
     batching = None
@@ -717,36 +721,6 @@ def _zeros(tensor: InputTensor) -> InputTensor:
     datatype, shape = BY_NAME[tensor.datatype], tensor.array.shape
     array = bytes_array([b""] * element_count(shape), shape) if datatype is BYTES else np.zeros(shape, datatype.dtype)
     return made_tensor(tensor.name, datatype, array)
-
-
-# --- why a request is refused. Source: docs/spec/schedulers.md section 3.4, "Request rules".
-
-
-def form_problem(pending: PendingRequest) -> InvalidRequest:
-    """Why the sequence batcher cannot take `pending`, which has several items or no correlation id."""
-    model = pending.request.model_name
-    if pending.batch_size > 1:
-        return InvalidRequest(
-            f"inference request to model '{model}' must specify batch-size 1 due to requirements of sequence batcher",
-            hint="send the items of a sequence in requests of their own",
-        )
-    return InvalidRequest(
-        f"inference request to model '{model}' must specify a non-zero or non-empty correlation ID",
-        hint="set sequence_id",
-    )
-
-
-def sequence_problem(pending: PendingRequest, *, is_open: bool, is_stopped: bool) -> ServerError | None:
-    """Why `pending` cannot join or begin its sequence; None if it can.
-
-    `is_open`: its sequence began and did not end. `is_stopped`: no sequence begins any more.
-    """
-    request = pending.request
-    if is_stopped and request.sequence_start:
-        return stopping(pending, request.model_name)
-    if not (is_open or request.sequence_start):
-        return start_missing(request)
-    return None
 
 
 def start_missing(request: InferenceRequest) -> SequenceNotFound:

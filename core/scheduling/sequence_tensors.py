@@ -70,7 +70,6 @@ class Controls:
         return flags + self._id_bytes(request.correlation_id) if self._id_size else flags
 
     def id_of(self, number: int) -> int | str:
-        """A correlation id of the type that the model takes."""
         return str(number) if self._has_text else number
 
     def check(self, request: InferenceRequest) -> None:
@@ -205,7 +204,6 @@ class States:
         return self.for_client(outputs, wanted), after
 
     def for_client(self, outputs: Outputs, wanted: tuple[str, ...]) -> list[OutputTensor]:
-        """The outputs that a client gets who asked for `wanted`."""
         names = wanted or self._client_outputs
         return [output for output in outputs if output.name in names]
 
@@ -308,7 +306,6 @@ class SequenceProbe:
         batch_sizes: Sequence[int],
         senders: Sequence[ResponseSender] = (),
     ) -> Execution:
-        """See BackendInstance."""
         states = self._states
         for request in requests:
             request.correlation_id, request.sequence_start, request.sequence_end = self._id, True, True

@@ -90,11 +90,9 @@ class CustomMetrics:
         self._families: dict[str, _Family] = {}
 
     def owner(self) -> OwnMetrics:
-        """The metrics of another process of a model, none yet."""
         return OwnMetrics(self, self._lock)
 
     def snapshot(self) -> tuple[CustomFamilyMetrics, ...]:
-        """Every family that has series, by name."""
         with self._lock:
             return tuple(
                 CustomFamilyMetrics(
@@ -203,7 +201,6 @@ class OwnMetrics:
             series.value += value
 
     def set(self, metric: int, value: float) -> None:
-        """Set a gauge."""
         with self._lock:
             kind, series = self._find(metric)
             if kind is not MetricKind.GAUGE:
@@ -211,7 +208,6 @@ class OwnMetrics:
             series.value = value
 
     def observe(self, metric: int, value: float) -> None:
-        """Count `value` in a histogram."""
         with self._lock:
             kind, series = self._find(metric)
             if kind is not MetricKind.HISTOGRAM:
@@ -220,7 +216,6 @@ class OwnMetrics:
             series.value += value
 
     def value(self, metric: int) -> float:
-        """The value of a counter or a gauge."""
         with self._lock:
             kind, series = self._find(metric)
             if kind is MetricKind.HISTOGRAM:
@@ -233,7 +228,6 @@ class OwnMetrics:
             self._delete(metric)
 
     def close(self) -> None:
-        """Forget everything: the owner has ended."""
         with self._lock:
             for metric in list(self._metrics):
                 self._delete(metric)

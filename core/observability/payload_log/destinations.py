@@ -139,7 +139,6 @@ class Objects:
             self.close()
 
     def close(self) -> None:
-        """Store the gathered records."""
         if self._parts:
             self._delivery.deliver(partial(self._put, _file_name(), b"".join(self._parts)), self._count)
         self._parts, self._count, self._size = [], 0, 0

@@ -129,7 +129,8 @@ def _elements(content: bytes | Array, datatype: str, shape: Shape) -> dict[str, 
 
 
 class Exchange:
-    """`size` is what it takes in memory. `responses` are the kept ones, `responses_left_out` counts the others."""
+    """`size` is what it takes in memory. `responses` are the kept ones, `responses_left_out` counts the others. One
+    that `is_lost` gets no more responses."""
 
     __slots__ = (
         "_began_ns",
@@ -143,6 +144,7 @@ class Exchange:
         "_responses_left_out",
         "_room",
         "_time_ns",
+        "is_lost",
         "model",
         "size",
         "version",
@@ -173,6 +175,7 @@ class Exchange:
         self._responses: list[tuple[Kept, dict[str, Parameter] | None, str]] = []
         self._responses_left_out = 0
         self._room = most
+        self.is_lost = False
 
     def add(self, response: InferenceResponse) -> int:
         """Keep a response. Returns how many bytes it takes."""
@@ -213,7 +216,6 @@ class Exchange:
         return found
 
     def document(self, redacted: Collection[str]) -> dict[str, Any]:
-        """A line of the log."""
         found: dict[str, Any] = {
             "time": self.time,
             "duration_us": self._lasted_ns // 1000,

@@ -109,23 +109,27 @@ class PayloadLog:
             return
         exchange = Exchange(pending.request, model, version, self._options.max_bytes)
         if self._take_room(exchange.size):
-            pending.on_response = RecordedResponses(self, exchange, pending.on_response).respond
+            pending.on_response = partial(self._respond, exchange, pending.on_response)
 
-    def put(self, exchange: Exchange) -> None:
-        """Have an exchange written that has its last response. Does not block."""
-        self._waiting.append(exchange)
+    def _respond(self, exchange: Exchange, on_response: OnResponse, response: InferenceResponse) -> None:
+        """Keep the response and pass it on. Only requests that are recorded pay for it. Any thread, one at a time."""
+        if not exchange.is_lost:
+            guarded(partial(self._keep, exchange, response), "recording a response")
+        on_response(response)
 
-    def take_room(self, exchange: Exchange, size: int) -> bool:
-        """Return whether `exchange` may grow by `size` bytes. Otherwise it is lost."""
-        if self._take_room(size):
-            return True
-        self._give_room(exchange.size - size)
-        return False
-
-    def lose(self, exchange: Exchange) -> None:
-        """Drop an exchange that cannot be recorded."""
-        self._give_room(exchange.size)
-        self._counts.add_lost(Loss.NOT_WRITTEN)
+    def _keep(self, exchange: Exchange, response: InferenceResponse) -> None:
+        try:
+            size = exchange.add(response)
+        except Exception:
+            exchange.is_lost = True
+            self._give_room(exchange.size)
+            self._counts.add_lost(Loss.NOT_WRITTEN)
+            raise
+        if size and not self._take_room(size):
+            exchange.is_lost = True
+            self._give_room(exchange.size - size)
+        elif response.final:
+            self._waiting.append(exchange)
 
     def _take_room(self, size: int) -> bool:
         with self._lock:
@@ -137,7 +141,6 @@ class PayloadLog:
         return has_room
 
     def _note_full(self) -> None:
-        """Count a request that is lost, and warn at most once a minute."""
         self._counts.add_lost(Loss.QUEUE_FULL)
         now = time.monotonic()
         with self._lock:
@@ -197,32 +200,3 @@ class PayloadLog:
         if lost or any(thread.is_alive() for thread in self._threads):
             text = "the payload log has ended without %d requests or more that %s did not take"
             _log.warning(text, lost, self._options.target)
-
-
-class RecordedResponses:
-    """Replaces the request's `on_response`, so that only requests that are recorded pay for it."""
-
-    __slots__ = ("_exchange", "_log", "_on_response")
-
-    def __init__(self, log: PayloadLog, exchange: Exchange, on_response: OnResponse) -> None:
-        self._log = log
-        self._exchange: Exchange | None = exchange
-        self._on_response = on_response
-
-    def respond(self, response: InferenceResponse) -> None:
-        """Keep the response and pass it on. Any thread, one at a time."""
-        if self._exchange is not None:
-            guarded(partial(self._keep, self._exchange, response), "recording a response")
-        self._on_response(response)
-
-    def _keep(self, exchange: Exchange, response: InferenceResponse) -> None:
-        try:
-            size = exchange.add(response)
-        except Exception:
-            self._exchange = None
-            self._log.lose(exchange)
-            raise
-        if size and not self._log.take_room(exchange, size):
-            self._exchange = None
-        elif response.final:
-            self._log.put(exchange)

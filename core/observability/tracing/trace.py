@@ -49,7 +49,6 @@ class TraceSettings:
     frequency: int = 0
 
     def changed(self, values: Mapping[str, Value]) -> TraceSettings:
-        """The settings with other values, by the names of the protocol."""
         fields = {_FIELDS[name]: value for name, value in values.items()}
         return replace(self, **fields)  # type: ignore[arg-type]
 
@@ -72,11 +71,9 @@ class TraceTable:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that have settings of their own."""
         return tuple(self._models)
 
     def of(self, model: str = "") -> TraceSettings:
-        """Return the effective settings of `model`, or of all models without their own."""
         return self._merged(self._server, self._models.get(model, {}))
 
     def change(self, model: str, changes: Changes) -> None:
@@ -173,42 +170,45 @@ def shown_settings(settings: TraceSettings, left: int, options: TraceOptions) ->
 
 
 class Setting:
-    """`in_flight` counts the traces that have begun and were not given to the trace thread, and `is_replaced` says that
-    no others will begin: both under the tracer's lock. The trace thread keeps in `kept` the texts of traces that are
-    written later, and in `collected` how many it has seen. `levels` are those of `settings` that the mode can show.
+    """One for each change of the settings: each begins to count anew. Any thread.
+
+    `levels` are those of `settings` that the mode can show. `left` is how many more requests may be sampled, -1 for no
+    limit; `sampled` is how many were. `in_flight` counts the traces that have begun and were not given to the trace
+    thread, and `is_replaced` says that no others will begin: both under the tracer's lock. The trace thread keeps in
+    `kept` the texts of traces that are written later, and in `collected` how many it has seen.
     """
 
-    __slots__ = ("collected", "in_flight", "is_replaced", "kept", "kept_size", "levels", "sampler", "settings")
+    __slots__ = (
+        "_lock",
+        "_numbers",
+        "collected",
+        "in_flight",
+        "is_replaced",
+        "kept",
+        "kept_size",
+        "left",
+        "levels",
+        "sampled",
+        "settings",
+    )
 
     def __init__(self, settings: TraceSettings, shows: tuple[str, ...] = LEVELS) -> None:
         """`shows` are the levels that the mode can show; without any of them nothing is sampled."""
         self.settings = settings
         self.levels = tuple(level for level in settings.levels if level in shows)
-        self.sampler = Sampler(replace(settings, levels=self.levels))
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self.left = settings.count
+        self.sampled = 0
         self.in_flight = 0
         self.is_replaced = False
         self.kept: list[str] = []
         self.kept_size = 0
         self.collected = 0
 
-
-class Sampler:
-    """One for each change of the settings: each begins to count anew. Any thread.
-
-    `left` is how many more requests may be sampled, -1 for no limit; `sampled` is how many were.
-    """
-
-    def __init__(self, settings: TraceSettings) -> None:
-        # 0: none.
-        self._rate = settings.rate if settings.levels else 0
-        self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        self.left = settings.count
-        self.sampled = 0
-
     def sample(self) -> bool:
         """Return whether the request that has just arrived is sampled."""
-        rate = self._rate
+        rate = self.settings.rate if self.levels else 0
         # `next` is atomic: only requests that may be sampled take the lock.
         if not rate or next(self._numbers) % rate or not self.left:
             return False
@@ -272,6 +272,7 @@ class Trace:
     tensors: list[TracedTensor] = field(default_factory=list)
     context: TraceSpanContext | None = None
     span: int = 0
+    has_responded: bool = False
     # Of a root: the requests that have not ended, its own included; and whether the front end has sent the answer.
     open_parts: int = 1
     is_answered: bool = False
@@ -319,7 +320,6 @@ def parse_traceparent(text: str) -> tuple[int, int] | None:
 
 
 def traceparent_of(trace: int, span: int) -> str:
-    """The traceparent of a span that is sampled."""
     return f"00-{trace:032x}-{span:016x}-01"
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from trident.core.borders import guarded
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import InferenceTimes, RequestTrace
+from trident.core.inference.request import RequestTrace
 from trident.core.inference.response import InferenceResponse, OnResponse, RegionInput
 from trident.core.inference.tensors import BY_NAME, BYTES, Buffer, wire_bytes
 from trident.core.observability.switches import TraceGate
@@ -54,68 +54,6 @@ _log = logging.getLogger("trident.trace")
 
 # Bytes of a tensor in a trace; a longer one is shown from its beginning.
 _MOST_SHOWN = 1 << 20
-
-
-class TracedResponses:
-    """Replaces the request's `on_response`, so that only requests that are traced pay for it."""
-
-    __slots__ = ("_has_responded", "_is_composed", "_on_response", "_pending", "_trace", "_tracer")
-
-    def __init__(self, tracer: Tracer, trace: Trace, pending: PendingRequest, *, is_composed: bool) -> None:
-        """`is_composed`: the model is an ensemble, which executes nothing itself."""
-        self._tracer = tracer
-        self._trace = trace
-        self._pending = pending
-        self._on_response: OnResponse = pending.on_response
-        self._is_composed = is_composed
-        self._has_responded = False
-        if TENSORS in trace.setting.levels:
-            for tensor in pending.request.inputs:
-                if isinstance(tensor, RegionInput):
-                    continue
-                content = tensor.data
-                if not isinstance(content, memoryview):
-                    content = memoryview(wire_bytes(content))
-                _note(trace, "TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, content)
-
-    def respond(self, response: InferenceResponse) -> None:
-        """Note the response and pass it on. Any thread, one at a time."""
-        guarded(partial(self._note, response), "tracing a response")
-        self._on_response(response)
-
-    def _note(self, response: InferenceResponse) -> None:
-        trace = self._trace
-        if trace.parent is None:
-            response.trace = trace.number
-        now_ns = time.monotonic_ns()
-        if not self._has_responded:
-            self._has_responded = True
-            trace.events.append(("INFER_RESPONSE_COMPLETE", now_ns))
-        if response.outputs and TENSORS in trace.setting.levels:
-            for tensor in response.outputs:  # as the model returned them
-                content = tensor.content()
-                _note(trace, "TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, content)
-        if response.final:
-            self._end(response.times, now_ns)
-
-    def _end(self, times: InferenceTimes | None, now_ns: int) -> None:
-        trace, pending = self._trace, self._pending
-        if pending.enqueue_ns >= trace.begun_ns:
-            trace.events.append(("QUEUE_START", pending.enqueue_ns))
-        # A response from the cache has only the time of looking it up.
-        if times is not None and times.compute_infer_ns and not self._is_composed:
-            at_ns = pending.enqueue_ns + times.queue_ns
-            for name, duration_ns in (
-                ("COMPUTE_START", times.compute_input_ns),
-                ("COMPUTE_INPUT_END", times.compute_infer_ns),
-                ("COMPUTE_OUTPUT_START", times.compute_output_ns),
-                ("COMPUTE_END", 0),
-            ):
-                trace.events.append((name, at_ns))
-                at_ns += duration_ns
-        trace.events.append(("REQUEST_END", now_ns))
-        trace.events.sort(key=_when)  # which keeps the order of what happened at once
-        self._tracer.end(trace)
 
 
 def _when(event: TraceEvent) -> int:
@@ -170,9 +108,8 @@ class Tracer:
     # --- the settings
 
     def settings(self, model: str = "") -> dict[str, list[str] | str]:
-        """Return the effective settings of `model`, or of all models without their own, as clients see them."""
         setting = self._setting_of(model)
-        return shown_settings(setting.settings, setting.sampler.left, self._options)
+        return shown_settings(setting.settings, setting.left, self._options)
 
     def change(self, model: str, changes: Changes) -> None:
         """Change the settings of `model`, "" for the server's. Raises InvalidRequest; then nothing has changed.
@@ -218,12 +155,11 @@ class Tracer:
     # --- requests
 
     def begin(self, pending: PendingRequest, model: str, version: int, *, is_composed: bool = False) -> None:
-        """Start tracing a request that is submitted to a model, if it is sampled."""
         request = pending.request
         given = request.trace
         if given is None:
             # Nearly all requests end here while some are sampled.
-            if pending.is_nested or not self._setting_of(model).sampler.sample():
+            if pending.is_nested or not self._setting_of(model).sample():
                 return
         elif given.has_begun:
             return
@@ -237,9 +173,64 @@ class Tracer:
         elif pending.is_nested or not self._follows(trace, given):
             return
         trace.events.append(("REQUEST_START", now_ns))
-        request.trace = self._noted(trace)
+        context = trace.context
+        request.trace = RequestTrace(trace.number, has_begun=True)
+        if context is not None:
+            request.trace = RequestTrace(trace.number, True, traceparent_of(context.trace, trace.span), context.state)
         pending.wants_times = True
-        pending.on_response = TracedResponses(self, trace, pending, is_composed=is_composed).respond
+        if TENSORS in trace.setting.levels:
+            for tensor in request.inputs:
+                if not isinstance(tensor, RegionInput):
+                    content = tensor.data
+                    if not isinstance(content, memoryview):
+                        content = memoryview(wire_bytes(content))
+                    _note(trace, "TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, content)
+        pending.on_response = partial(self._respond, trace, pending, is_composed, pending.on_response)
+
+    def _respond(
+        self,
+        trace: Trace,
+        pending: PendingRequest,
+        is_composed: bool,
+        on_response: OnResponse,
+        response: InferenceResponse,
+    ) -> None:
+        """Note the response and pass it on. Any thread, one at a time."""
+        guarded(partial(self._note_response, trace, pending, is_composed, response), "tracing a response")
+        on_response(response)
+
+    def _note_response(
+        self, trace: Trace, pending: PendingRequest, is_composed: bool, response: InferenceResponse
+    ) -> None:
+        if trace.parent is None:
+            response.trace = trace.number
+        now_ns = time.monotonic_ns()
+        if not trace.has_responded:
+            trace.has_responded = True
+            trace.events.append(("INFER_RESPONSE_COMPLETE", now_ns))
+        if response.outputs and TENSORS in trace.setting.levels:
+            for tensor in response.outputs:  # as the model returned them
+                content = tensor.content()
+                _note(trace, "TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, content)
+        if not response.final:
+            return
+        if pending.enqueue_ns >= trace.begun_ns:
+            trace.events.append(("QUEUE_START", pending.enqueue_ns))
+        times = response.times
+        # A response from the cache has only the time of looking it up.
+        if times is not None and times.compute_infer_ns and not is_composed:  # an ensemble executes nothing itself
+            at_ns = pending.enqueue_ns + times.queue_ns
+            for name, duration_ns in (
+                ("COMPUTE_START", times.compute_input_ns),
+                ("COMPUTE_INPUT_END", times.compute_infer_ns),
+                ("COMPUTE_OUTPUT_START", times.compute_output_ns),
+                ("COMPUTE_END", 0),
+            ):
+                trace.events.append((name, at_ns))
+                at_ns += duration_ns
+        trace.events.append(("REQUEST_END", now_ns))
+        trace.events.sort(key=_when)  # which keeps the order of what happened at once
+        self._end(trace)
 
     def _follows(self, trace: Trace, given: RequestTrace) -> bool:
         """Start the trace if the client traces the request or it is sampled. Returns whether it did."""
@@ -247,7 +238,7 @@ class Tracer:
         if not setting.levels:
             return False
         context = parse_traceparent(given.traceparent) if self._has_spans else None
-        if context is None and not setting.sampler.sample():
+        if context is None and not setting.sample():
             return False
         self._add_root(trace, given, context)
         return True
@@ -282,14 +273,7 @@ class Tracer:
             self._open[trace.number] = trace
         return True
 
-    def _noted(self, trace: Trace) -> RequestTrace:
-        context = trace.context
-        if context is None:
-            return RequestTrace(trace.number, has_begun=True)
-        return RequestTrace(trace.number, True, traceparent_of(context.trace, trace.span), context.state)
-
-    def end(self, trace: Trace) -> None:
-        """A request of a trace has its final response."""
+    def _end(self, trace: Trace) -> None:
         root = trace.root
         with self._lock:
             root.open_parts -= 1
@@ -324,7 +308,7 @@ class Tracer:
         if not setting.in_flight:
             if setting.is_replaced:
                 self._writer.put(setting)
-            elif not setting.sampler.left:
+            elif not setting.left:
                 # The last of a trace_count: clients that see it at 0 look for the file.
                 self._writer.hasten()
         if not self._open:
@@ -414,7 +398,6 @@ class TraceThread:
         self._own_thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
         with self._starting:
             if self._own_thread is None and not self._is_closing:
                 self._own_thread = threading.Thread(target=self._run, name="trident-trace", daemon=True)
@@ -507,10 +490,10 @@ class TraceFiles:
             if text:
                 setting.kept.append(text)
                 setting.kept_size += len(text)
-            frequency, sampler = setting.settings.frequency, setting.sampler
+            frequency = setting.settings.frequency
             if (
                 (frequency and len(setting.kept) >= frequency)
-                or (not sampler.left and setting.collected >= sampler.sampled)
+                or (not setting.left and setting.collected >= setting.sampled)
                 or setting.kept_size >= _MOST_KEPT
             ):
                 self._write_numbered(setting)
@@ -568,7 +551,6 @@ class TraceFiles:
             self._next += 1
 
     def _try(self, write: Callable[[], None], count: int) -> bool:
-        """Write `count` traces by `write`. Returns whether it succeeded."""
         try:
             write()
         except OSError as error:

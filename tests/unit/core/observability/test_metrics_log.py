@@ -18,12 +18,13 @@ from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.metrics_log import (
     FIGURES,
     OF_SERVER,
-    IntervalActivity,
     Intervals,
     MetricsLog,
     Report,
+    activity_since,
     cloud_logging_line,
     embedded_metrics_line,
+    figures_of,
 )
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason, MetricsSnapshot, ModelMetrics
@@ -88,7 +89,7 @@ def test_report_without_models_or_requests_has_zeros() -> None:
     assert "ready" in values(server)
     version = Version(histograms=True)
     version.execute(100)
-    quiet = figures(IntervalActivity.since(version.snapshot(), version.snapshot()))
+    quiet = figures_of(activity_since(version.snapshot(), version.snapshot()))
     assert set(quiet.values()) == {0}
     assert not any("duration" in name for name in quiet)
 
@@ -160,10 +161,6 @@ class Version:
         )
 
 
-def figures(activity: IntervalActivity) -> dict[str, int | float]:
-    return dict(activity.figures())
-
-
 def test_interval_reports_counts_since_the_last_one() -> None:
     version = Version()
     version.execute(100, times=5)
@@ -174,7 +171,7 @@ def test_interval_reports_counts_since_the_last_one() -> None:
     version.statistics.record_failure(pending_request(), FailureReason.BACKEND, 1, "no")
     version.statistics.record_failure(pending_request(), FailureReason.REJECTED, 1, "no")
     version.statistics.record_refusal(pending_request(), FailureReason.REJECTED, "full")
-    assert figures(IntervalActivity.since(before, version.snapshot(pending=3))) == {
+    assert figures_of(activity_since(before, version.snapshot(pending=3))) == {
         "request_success": 2,
         "request_failure": 3,
         "request_failure_rejected": 2,
@@ -196,7 +193,7 @@ def test_percentiles_are_those_of_the_interval() -> None:
     before = version.snapshot()
     version.execute(40, times=98)
     version.execute(2000, times=2)
-    found = figures(IntervalActivity.since(before, version.snapshot()))
+    found = figures_of(activity_since(before, version.snapshot()))
     assert 25 <= found["request_duration_p50"] <= 50
     assert found["request_duration_p99"] == 1750.0  # half of the bucket from 1 to 2.5 s
     assert 2.5 <= found["queue_duration_p50"] <= 5
@@ -208,7 +205,7 @@ def test_a_version_that_was_loaded_again_counts_from_zero(load_secs: float) -> N
     old, new = Version(), Version(load_secs=load_secs)
     old.execute(10, times=7 if load_secs == 1.0 else 1)
     new.execute(10, times=2)
-    assert figures(IntervalActivity.since(old.snapshot(), new.snapshot()))["request_success"] == 2
+    assert figures_of(activity_since(old.snapshot(), new.snapshot()))["request_success"] == 2
 
 
 def test_activity_of_versions_with_different_buckets_is_added() -> None:
@@ -217,9 +214,9 @@ def test_activity_of_versions_with_different_buckets_is_added() -> None:
     second.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), bounds))
     first.execute(20, times=3)
     second.execute(40)
-    activity = IntervalActivity.since(None, first.snapshot(pending=1))
-    activity += IntervalActivity.since(None, second.snapshot(pending=2))
-    found = figures(activity)
+    activity = activity_since(None, first.snapshot(pending=1))
+    activity += activity_since(None, second.snapshot(pending=2))
+    found = figures_of(activity)
     assert (found["request_success"], found["pending_request_count"]) == (4, 3)
     assert found["request_duration_mean"] == 25.0
     assert 0 < found["request_duration_p50"] <= 25

@@ -318,7 +318,7 @@ def numbers(path: Path) -> list[int]:
 
 def written(files: TraceFiles, setting: Setting, *ids: int) -> None:
     for number in ids:
-        setting.sampler.sample()
+        setting.sample()
         files.write([trace_of(number, setting)])
 
 

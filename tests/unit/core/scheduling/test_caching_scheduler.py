@@ -37,6 +37,8 @@ class Executor:
 
     def add(self, instance: object) -> None: ...
 
+    forget = add
+
     def remove(self, instance: object) -> Callable[[], None]:
         return lambda: None
 
