@@ -134,26 +134,6 @@ def ragged_item_shapes() -> onnx.ModelProto:
     )
 
 
-def described_batch() -> onnx.ModelProto:
-    """INPUT0 FP32 [-1], COUNTS FP32 [requests] and DESCRIPTION FP32 [-1] -> SEEN and DESCRIBED FP32 [requests, -1].
-
-    Each request gets the whole of INPUT0 and of DESCRIPTION. COUNTS must have an element for each request.
-    """
-    return build(
-        [
-            helper.make_node("Shape", ["COUNTS"], ["requests"]),
-            helper.make_node("Concat", ["requests", "one"], ["times"], axis=0),
-            helper.make_node("Reshape", ["INPUT0", "row"], ["input_row"]),
-            helper.make_node("Reshape", ["DESCRIPTION", "row"], ["description_row"]),
-            helper.make_node("Tile", ["input_row", "times"], ["SEEN"]),
-            helper.make_node("Tile", ["description_row", "times"], ["DESCRIBED"]),
-        ],
-        [tensor("INPUT0", "FP32", ["n"]), tensor("COUNTS", "FP32", ["r"]), tensor("DESCRIPTION", "FP32", ["d"])],
-        [tensor("SEEN", "FP32", ["r", "n"]), tensor("DESCRIBED", "FP32", ["r", "d"])],
-        [constant("one", [1]), constant("row", [1, -1])],
-    )
-
-
 def packed_embeddings() -> onnx.ModelProto:
     """TOKENS INT64 [-1] of a whole batch -> EMBEDDED FP32 [-1, 2]: (t, 10 t) for each token t below 8; others fail."""
     table = np.outer(np.arange(8), [1, 10])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -18,7 +17,6 @@ FLAGS = {
     "BOOL": "bool_false_true: [ false, true ]",
 }
 CONTROLS = ("START", "END", "READY", "ID")
-FIRST_STATE = [7, 8]
 
 ECHO = """
 def execute(self, requests):
@@ -79,31 +77,13 @@ def sequences(strategy: str, more: str = "", *, idle_us: int = 60_000_000, batch
     )
 
 
-OLDEST = "oldest { max_candidate_sequences: 8 }"
 ONE = "oldest { max_candidate_sequences: 1 }"
 
 
 def write_models(repository: Path) -> Path:
-    """A model of each kind: `numbers` and `texts` with several slots, `quick` with one; it is idle
-    after 0.5 s. `python` echoes its controls, and says how many requests are in its batch.
-    """
-    for name, flag, id in (("numbers", "INT32", "UINT64"), ("texts", "FP32", "BYTES")):
-        write_version(echo(flag, id), repository, name, sequences(OLDEST, controls(flag, id)))
+    """`quick` has one slot, and is idle after 0.5 s. `python` echoes its controls, and the size of its batch."""
     config = sequences(ONE, controls("INT32", "UINT64"), idle_us=500_000)
     write_version(echo("INT32", "UINT64"), repository, "quick", config)
-    short = sequences("direct {}", controls("BOOL", "INT32"), batch=0)
-    write_version(echo("BOOL", "INT32", None), repository, "unbatched", short)
-    write_version(echo("INT32", "UINT32"), repository, "direct", sequences("direct {}", controls("INT32", "UINT32")))
-    state = (
-        'state { input_name: "SO_FAR" output_name: "ALL" data_type: TYPE_INT32 dims: [ -1 ] '
-        'initial_state { name: "first" data_type: TYPE_INT32 dims: [ 2 ] data_file: "first" } }'
-    )
-    output = 'output { name: "ALL" data_type: TYPE_INT32 dims: [ -1 ] } '
-    write_version(history(), repository, "history", output + sequences(OLDEST, state))
-    (repository / "history" / "initial_state").mkdir()
-    (repository / "history" / "initial_state" / "first").write_bytes(np.array(FIRST_STATE, np.int32).tobytes())
-    state = 'state { input_name: "BEFORE" output_name: "LAST" data_type: TYPE_STRING dims: [ 1 ] }'
-    write_version(previous(), repository, "previous", sequences(OLDEST, state))
     tensors = 'input { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ' + " ".join(
         f'output {{ name: "{name}" data_type: {datatype} dims: [ 1 ] }}'
         for name, datatype in (

@@ -72,21 +72,6 @@ def test_requests_of_models_are_answered_like_those_of_front_ends(repository: Pa
         assert bench.version("simple").statistics.snapshot(0).inference_count == 2
 
 
-def test_a_decoupled_model_needs_a_caller_that_takes_many_responses(repository: Path) -> None:
-    decoupled = 'backend: "fake"\nmodel_transaction_policy { decoupled: true }\n'
-    tensors = "".join(
-        f'{side} {{ name: "{name}" data_type: TYPE_INT32 dims: [ 1 ] }}\n'
-        for side, name in [("input", "INPUT0"), ("output", "OUTPUT0")]
-    )
-    write(repository, "many", 5, config=decoupled + tensors)
-    with living(repository) as bench:
-        asked = request("many", np.zeros(1, np.int32))
-        message = failure(bench, asked).message
-        assert message.startswith(FAILED.format("many") + "Model many is using the decoupled. The current BLS request ")
-        assert message.endswith("calls for decoupled models.'")
-        assert int(call(bench, asked, decoupled=True).outputs[0].array[0]) == 5
-
-
 def test_requests_in_flight_may_still_ask_other_models_while_the_server_stops(repository: Path) -> None:
     answers: list[InferenceResponse] = []
     with living(repository) as bench, ThreadPoolExecutor(1) as pool:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.pending_requests import pending_request
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason
-from trident.core.observability.history import KEPT_MS, MOST, NotedRequest, merged_requests
+from trident.core.observability.history import KEPT_MS, MOST, merged_requests
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMeters, SummaryMetrics
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
@@ -196,29 +196,6 @@ class Version:
     @property
     def failed(self) -> list[str]:
         return [each.id for each in self.statistics.requests("m", 1).failed]
-
-
-def test_slowest_and_failed_requests_are_reported_with_their_times() -> None:
-    version = Version()
-    version.execute(7)
-    version.fail("bad")
-    found = version.statistics.requests("m", 1)
-    assert found.slowest == (
-        NotedRequest(
-            id="7",
-            ended_ms=version.now_ms,
-            duration_ns=7 * MS,
-            queue_ns=7 * MS - 4,
-            compute_input_ns=1,
-            compute_infer_ns=2,
-            compute_output_ns=1,
-            batch_size=1,
-            batch_close="full",
-        ),
-    )
-    assert found.failed == (
-        NotedRequest(id="bad", ended_ms=version.now_ms, duration_ns=7, failure="BACKEND", error="no"),
-    )
 
 
 def test_slow_requests_are_forgotten_after_an_hour() -> None:

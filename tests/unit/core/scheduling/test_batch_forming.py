@@ -9,11 +9,9 @@ import pytest
 from tests.unit.pending_requests import pending_request
 from tests.unit.pending_requests import pending_request as request
 from trident.core.config.spec import BatchingSpec, QueuePolicy
-from trident.core.errors import DeadlineExceeded, QueueFull
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import DEADLINE, DELAY, FULL, SHAPE
 from trident.core.inference.request import IDLE as NO_WAIT
-from trident.core.inference.response import Origin
 from trident.core.scheduling.batch_forming import BatchLimits, Run, Wait, form_batch, may_end
 from trident.core.scheduling.queue import RequestQueue
 
@@ -111,43 +109,6 @@ def ids(requests: list[PendingRequest]) -> str:
     return "".join(request.request.id for request in requests)
 
 
-def test_unknown_priorities_go_to_the_default_level() -> None:
-    queue = queue_of(levels=3, default=2)
-    for id, priority in [("a", 3), ("b", 0), ("c", 1), ("d", 4), ("e", 2), ("f", 1)]:
-        queue.push(request(id, priority=priority))
-    assert ids(queue.candidates(8, 0)[0]) == "cfbdea"
-    assert ids(queue.candidates(3, 0)[0]) == "cfb"
-    assert ids(queue.take(4)) == "cfbd"
-    assert ids(queue.candidates(8, 0)[0]) == "ea"
-
-
-def test_the_reject_action_rejects_at_the_timeout() -> None:
-    queue = queue_of(QueuePolicy(default_timeout_ns=100))
-    queue.push(request("a", enqueue_ns=10))
-    queue.push(request("b", enqueue_ns=20))
-    assert ids(queue.candidates(8, 109)[0]) == "ab"
-    live, ((rejected, error, origin),) = queue.candidates(8, 110)
-    assert ids(live) == "b"
-    assert rejected.request.id == "a"
-    assert isinstance(error, DeadlineExceeded)
-    assert (error.message, origin) == ("Request timeout expired", Origin.REJECTED)
-
-
-def test_the_delay_action_moves_a_request_to_the_end_without_a_timeout() -> None:
-    policy = QueuePolicy(default_timeout_ns=100, delay_on_timeout=True)
-    queue = queue_of(of_1=policy, levels=2, default=1)
-    queue.push(request("z", priority=2))
-    queue.push(request("a", enqueue_ns=0))
-    queue.push(request("b", enqueue_ns=50))
-    assert ids(queue.candidates(8, 100)[0]) == "baz"
-    queue.push(request("c", enqueue_ns=120))
-    assert ids(queue.candidates(8, 120)[0]) == "bcaz"
-    live, rejections = queue.candidates(8, 10_000)
-    assert (ids(live), rejections) == ("abcz", [])
-    assert queue.size == 4
-    assert ids(queue.take(4)) == "abcz"
-
-
 @pytest.mark.parametrize(
     ("default_ns", "override", "timeout_us", "expires_ns"),
     [
@@ -195,19 +156,3 @@ def test_levels_without_requests_are_forgotten() -> None:
     for id, priority in [("c", 2**64 - 1), ("a", 0), ("b", 5)]:
         queue.push(request(id, priority=priority))
     assert ids(queue.candidates(8, 0)[0]) == "abc"
-
-
-def test_only_a_full_level_refuses() -> None:
-    policy = QueuePolicy(max_queue_size=2, default_timeout_ns=100, delay_on_timeout=True)
-    queue = queue_of(of_1=policy, levels=2, default=1)
-    queue.push(request("a"))
-    queue.candidates(8, 100)
-    queue.push(request("b", enqueue_ns=100))
-    with pytest.raises(QueueFull) as caught:
-        queue.push(request("c"))
-    assert caught.value.message == "[request id: c] Exceeds maximum queue size"
-    queue.push(request("d", priority=2))
-    assert queue.size == 3
-    assert ids(queue.take(1)) == "b"  # "a" is delayed
-    queue.push(request("e"))
-    assert queue.size == 3
