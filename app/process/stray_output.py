@@ -125,7 +125,10 @@ class _CapturedFile:
                     start += self._written(start, unwritten, until)
                     unwritten = 0
             start += self._written(start, unwritten, until)
-            self._free(start)
+            if start - self._freed >= _FREE_SIZE:
+                length = (start - self._freed) & -_FREE_SIZE
+                ctypes.CDLL(None).fallocate(self.content, _FREE, ctypes.c_long(self._freed), ctypes.c_long(length))
+                self._freed += length
 
     def _written(self, start: int, size: int, until: float) -> int:
         """Wait for the log, and move the position by `size`. If the process ends in between, its parent logs these
@@ -133,13 +136,6 @@ class _CapturedFile:
         flush_log(min(FLUSH_S, until - time.monotonic()))
         os.lseek(self.content, start + size, os.SEEK_SET)
         return size
-
-    def _free(self, until: int) -> None:
-        if until - self._freed < _FREE_SIZE:
-            return
-        length = (until - self._freed) & -_FREE_SIZE
-        ctypes.CDLL(None).fallocate(self.content, _FREE, ctypes.c_long(self._freed), ctypes.c_long(length))
-        self._freed += length
 
 
 def log_stray_messages() -> None:

@@ -70,6 +70,7 @@ _FAILURES_ON_DEVICE = {FailureReason.BACKEND}
 # The families of HTTP and gRPC requests, and those that carry this server's name.
 _OWN_PREFIXES = ("trident_", "flask_")
 _STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
+_TOTAL = "_total"
 
 
 def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Iterator[MetricFamily]:
@@ -257,18 +258,24 @@ def _single(found: T | None) -> list[tuple[Labels, T]]:
 
 def _group(
     prefix: str,
-    kind: str,
     series: Callable[[_Page], Iterable[tuple[Labels, T]]],
     *rows: tuple[str, str, Callable[[T], Number | None]],
+    kind: str = "",
 ) -> list[_Family]:
-    """Families of one kind whose names begin with `prefix`, with a value of each of the same series; None: no value."""
+    """Families whose names begin with `prefix`, with a value of each of the same series; None: no value.
+
+    Without a `kind`, those that end with `_total` are counters, and the others gauges.
+    """
 
     def samples(value: Callable[[T], Number | None]) -> _Samples:
         return lambda page: (
             Sample(labels, number) for labels, each in series(page) if (number := value(each)) is not None
         )
 
-    return [(prefix + name, kind, text, samples(value)) for name, text, value in rows]
+    return [
+        (prefix + name, kind or ("counter" if name.endswith(_TOTAL) else "gauge"), text, samples(value))
+        for name, text, value in rows
+    ]
 
 
 _CACHED, _UNCACHED = "(includes cached requests)", "(does not include cached requests)"
@@ -292,9 +299,9 @@ _SUMMARY_TEXTS = (
 _FAMILIES: tuple[_Family, ...] = (
     *_group(
         "nv_inference_",
-        "counter",
         lambda page: page.versions,
         ("request_success", "Number of successful inference requests, all batch sizes", lambda s: s.request_success),
+        kind="counter",
     ),
     (
         "nv_inference_request_failure",
@@ -309,15 +316,14 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "nv_inference_",
-        "counter",
         lambda page: page.versions,
         ("count", f"Number of inferences performed {_UNCACHED}", lambda s: s.inference_count),
         ("exec_count", f"Number of model executions performed {_UNCACHED}", lambda s: s.execution_count),
+        kind="counter",
     ),
     # Triton truncates every event to microseconds, so its sums are too small; here only the sum is truncated.
     *_group(
         "nv_inference_",
-        "counter",
         lambda page: page.durations,
         ("request_duration_us", f"Cumulative inference request {_US} {_CACHED}", lambda s: s.request_ns // 1000),
         ("queue_duration_us", f"Cumulative inference queuing {_US} {_CACHED}", lambda s: s.queue_ns // 1000),
@@ -336,17 +342,17 @@ _FAMILIES: tuple[_Family, ...] = (
             f"Cumulative inference compute output {_US} {_UNCACHED}",
             lambda s: s.compute_output_ns // 1000,
         ),
+        kind="counter",
     ),
     *_group(
         "nv_cache_",
-        "counter",
         lambda page: page.cached,
         ("num_hits_per_model", "Number of cache hits per model", lambda s: s.cache_hit_count),
         ("num_misses_per_model", "Number of cache misses per model", lambda s: s.cache_miss_count),
+        kind="counter",
     ),
     *_group(
         "nv_cache_",
-        "counter",
         lambda page: page.cached_durations,
         ("hit_duration_per_model", f"Total cache hit {_PER_MODEL}", lambda s: s.cache_hit_ns // 1000),
         (
@@ -354,24 +360,18 @@ _FAMILIES: tuple[_Family, ...] = (
             f"Total cache miss (insert+lookup) {_PER_MODEL}",
             lambda s: s.cache_miss_ns // 1000,
         ),
+        kind="counter",
     ),
     *_group(
         "trident_response_cache_",
-        "gauge",
         lambda page: _single(page.snapshot.response_cache),
         ("size_bytes", "Size of the response cache in bytes", lambda cache: cache.size),
         ("used_bytes", "Memory that cached responses take, in bytes", lambda cache: cache.used),
         ("entries", "Responses in the response cache", lambda cache: cache.entries),
-    ),
-    *_group(
-        "trident_response_cache_",
-        "counter",
-        lambda page: _single(page.snapshot.response_cache),
         ("evictions_total", "Cached responses that made room for others", lambda cache: cache.evictions),
     ),
     *_group(
         "trident_response_cache_",
-        "gauge",
         lambda page: _single(page.snapshot.remote_cache),
         (
             "up",
@@ -391,7 +391,6 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_resource_",
-        "gauge",
         lambda page: [({"resource": each.resource, "device": each.device}, each) for each in page.snapshot.resources],
         ("limit", "Copies of a resource that there are for executions", lambda resource: resource.limit),
         ("held", "Copies of a resource that executions hold", lambda resource: resource.held),
@@ -426,7 +425,6 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_batch_",
-        "gauge",
         lambda page: [(labels, each.tuning) for labels, each in page.versions if each.tuning is not None],
         (
             "target_p99_seconds",
@@ -438,7 +436,6 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_bucket_",
-        "counter",
         _bucket_series,
         (
             "executions_total",
@@ -457,13 +454,11 @@ _FAMILIES: tuple[_Family, ...] = (
     # There is no such pool.
     *_group(
         "nv_pinned_memory_pool_",
-        "gauge",
         lambda page: [({}, 0)],
         *((f"{name}_bytes", f"Pinned memory pool {name} memory size, in bytes", int) for name in ("total", "used")),
     ),
     *_group(
         "nv_gpu_",
-        "gauge",
         _gpus,
         ("utilization", "GPU utilization rate [0.0 - 1.0)", lambda gpu: gpu.utilization),
         ("memory_total_bytes", "GPU total memory, in bytes", lambda gpu: gpu.memory_total),
@@ -473,13 +468,12 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "nv_",
-        "counter",
         _gpus,
         ("energy_consumption", "GPU energy consumption in joules since the Triton Server started", lambda g: g.energy),
+        kind="counter",
     ),
     *_group(
         "nv_cpu_",
-        "gauge",
         lambda page: _single(page.snapshot.hardware.cpu if page.options.cpu else None),
         ("utilization", "CPU utilization rate [0.0 - 1.0]", lambda cpu: cpu.utilization),
         ("memory_total_bytes", "CPU total memory (RAM), in bytes", lambda cpu: cpu.memory_total),
@@ -494,7 +488,6 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_demand_",
-        "gauge",
         lambda page: _single(page.snapshot.demand),
         ("registered_models", "Models that are loaded when something asks for them", lambda each: each.registered),
         ("resident_bytes", "Bytes of their budget that models have in memory", lambda each: each.resident_bytes),
@@ -519,7 +512,6 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_oldest_",
-        "gauge",
         lambda page: page.models,
         (
             "execution_seconds",
@@ -529,14 +521,8 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_model_process_",
-        "counter",
         _processes,
         ("restarts_total", "Restarts of the process of a model instance after it died", lambda each: each.restarts),
-    ),
-    *_group(
-        "trident_model_process_",
-        "gauge",
-        _processes,
         (
             "resident_memory_bytes",
             "Memory of the process of a model instance, without what it shares with the server",
@@ -555,23 +541,16 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_repository_",
-        "counter",
         lambda page: _single(page.snapshot.downloads),
         ("downloaded_bytes_total", "Bytes of models fetched from cloud storage", lambda d: d.bytes),
         ("downloaded_objects_total", "Objects of models fetched from cloud storage", lambda d: d.objects),
         ("cache_hits_total", "Objects of models found in the model cache", lambda d: d.cache_hits),
         ("download_retries_total", "Reads of cloud storage that were repeated", lambda d: d.retries),
         ("download_seconds_total", "Seconds in which models were fetched", lambda d: d.seconds),
-    ),
-    *_group(
-        "trident_repository_",
-        "gauge",
-        lambda page: _single(page.snapshot.downloads),
         ("download_pending_bytes", "Bytes of models that are still to be fetched", lambda d: d.pending_bytes),
     ),
     *_group(
         "trident_trace_",
-        "counter",
         lambda page: _single(page.snapshot.traces),
         (
             "written_total",
@@ -587,7 +566,6 @@ _FAMILIES: tuple[_Family, ...] = (
     ),
     *_group(
         "trident_payload_log_",
-        "counter",
         lambda page: _single(page.snapshot.payload_log),
         (
             "written_total",
@@ -623,7 +601,6 @@ def render(
     return "".join(lines).encode()
 
 
-_TOTAL = "_total"
 _LAST_LABELS = ("le", "quantile")
 _ESCAPED_IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _ESCAPED_IN_LABELS = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
