@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.project import ROOT
 from tests.threads import server_threads
 from tests.unit.core.remote.remote_parts import (
     SMALL,
@@ -48,12 +47,13 @@ from tests.unit.core.scheduling.scheduler_bench import (
     model_spec,
     text,
 )
-from tests.unit.core.scheduling.sequence_bench import HOUR, SUM, Summing, spec_of
+from tests.unit.core.scheduling.sequence_bench import HOUR, SUM
+from tests.unit.core.scheduling.sequence_bench import Bench as SequenceBench
+from tests.unit.core.scheduling.sequence_bench import benches as sequence_benches
 from tests.unit.interrupted import interrupted
 from tests.unit.packed_tensors import spec as packed_spec
 from tests.unit.shared_memory_object import shared_memory_object
 from tests.waiting import until
-from trident.core.config.resolve import initial_states
 from trident.core.config.schema import parse_model_config
 from trident.core.config.spec import InputSpec, QueuePolicy
 from trident.core.errors import (
@@ -202,12 +202,6 @@ class Caller(Answers):
             request.submit_to(model)
         return requests
 
-    def outcomes(self) -> dict[str, str]:
-        """Each request with `ok` or the class of its error; raises if one has not exactly one final response."""
-        finals = [answer for answer in self.answers if answer.final]
-        assert len({answer.id for answer in finals}) == len(finals), "answered twice"
-        return {answer.id: "ok" if answer.error is None else type(answer.error).__name__ for answer in finals}
-
 
 def ok(ids: str, **others: str) -> dict[str, str]:
     return {**dict.fromkeys(ids, "ok"), **others}
@@ -354,14 +348,12 @@ def test_statistics_that_raise_fail_no_request(
     statistics = FaultyStatistics(fault, method)
     reservations = InstanceReservations(RateLimiter())
     limited = FaultyInstance(BackendFailed("its own"), limit=limit(r=1))
+    reservations.add(limited, "m")
     for each, options in ((backend, {}), (limited, {"reservations": reservations})):
-        if options:
-            reservations.add(limited, "m")
-        for method_raised in (statistics,):
-            with batcher([each], method_raised, **options) as scheduler:
-                for id in "abx":
-                    caller.send(scheduler, id)
-                caller.wait(3)
+        with batcher([each], statistics, **options) as scheduler:
+            for id in "abx":
+                caller.send(scheduler, id)
+            caller.wait(3)
         assert caller.outcomes() == ok("ab", x="BackendFailed")
         caller.answers.clear()
     assert statistics.faulty.raised >= 2
@@ -832,32 +824,20 @@ class FaultyBatcher(DynamicBatcher):
 @contextmanager
 def sequences(
     strategy: str, make_batcher: Callable[..., DynamicBatcher] = DynamicBatcher, **options: Any
-) -> Iterator[tuple[SequenceScheduler, Callable[..., PendingRequest], Caller]]:
+) -> Iterator[tuple[SequenceScheduler, Callable[..., PendingRequest], SequenceBench]]:
     """A scheduler of sequences, and a function that submits a request of one. All requests must end."""
-    spec, caller, statistics = spec_of(strategy), Caller(), options.pop("statistics", ModelStatistics())
-    backend = Summing()
-    config = parse_model_config(f'name: "m" sequence_batching {{ {strategy} }}', "config.pbtxt")
-    assert spec.sequence is not None
-    states = initial_states(config, spec.sequence.states, ROOT)
-    context = SchedulingContext(spec, statistics, initial_states=states, **options)
-    scheduler = SequenceScheduler(context, [backend], make_batcher)
-    scheduler.start()
+    with sequence_benches() as make:
+        bench = make(strategy, make_batcher=make_batcher, **options)
+        bench.scheduler.start()
 
-    def submit(id: str, sequence: int, flags: str = "", **fields: Any) -> PendingRequest:
-        tensor = InputTensor("X", "INT32", (1, 1), np.ones((1, 1), np.int32))
-        request = InferenceRequest("m", [tensor], id=id, correlation_id=sequence)
-        request.sequence_start, request.sequence_end = "s" in flags, "e" in flags
-        pending = fields.pop("kind", PendingRequest)(request, caller.on_response, **fields)
-        pending.submit_to(scheduler)
-        return pending
+        def submit(*request: Any) -> PendingRequest:
+            pending = bench.request(*request)
+            pending.submit_to(bench.scheduler)
+            return pending
 
-    try:
-        yield scheduler, submit, caller
-        assert scheduler.drain(LIMIT_S)
-        assert (scheduler.queued, scheduler.in_flight) == (0, 0)
-    finally:
-        assert scheduler.close(LIMIT_S)
-    assert server_threads() == []
+        yield bench.scheduler, submit, bench
+        assert bench.scheduler.drain(LIMIT_S)
+        assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
 
 
 @pytest.mark.parametrize("after", [False, True])

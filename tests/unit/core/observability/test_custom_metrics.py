@@ -55,16 +55,6 @@ def test_the_page_has_counters_gauges_and_histograms(metrics: CustomMetrics, own
     )
 
 
-def test_metrics_with_the_same_labels_are_one_series_of_all_owners(metrics: CustomMetrics, own: OwnMetrics) -> None:
-    other = metrics.owner()
-    mine = own.create_metric(own.create_family("c", "first", COUNTER), {"a": "1", "b": "2"})
-    theirs = other.create_metric(other.create_family("c", "second", COUNTER), {"b": "2", "a": "1"})
-    own.increment(mine, 1)
-    other.increment(theirs, 2)
-    assert own.value(mine) == 3
-    assert page(metrics) == '# HELP c first\n# TYPE c counter\nc{a="1",b="2"} 3\n'
-
-
 def test_series_disappears_with_its_last_metric(metrics: CustomMetrics, own: OwnMetrics) -> None:
     family = own.create_family("c", "", COUNTER)
     first, second = (own.create_metric(family, {"a": "1"}) for _ in range(2))

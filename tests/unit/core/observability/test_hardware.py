@@ -188,7 +188,8 @@ def opened(library: FakeNvml, visible: str | None = "0") -> GpuMeter:
 
 
 def test_every_field_is_read_in_the_units_of_the_page(library: FakeNvml) -> None:
-    first, second, third = opened(library, None).read()
+    meter = opened(library, None)
+    first, second, third = meter.read()
     assert first == GpuReading(
         uuid="GPU-aa11",
         utilization=0.25,
@@ -200,13 +201,8 @@ def test_every_field_is_read_in_the_units_of_the_page(library: FakeNvml) -> None
     )
     assert (second.uuid, second.utilization, second.memory_used) == ("GPU-aa22", 0.5, 2_000)
     assert third.uuid == "GPU-bb33"
-
-
-def test_energy_counts_from_the_first_reading(library: FakeNvml) -> None:
-    meter = opened(library)
-    meter.read()
     library.millijoules += 1_500
-    assert [reading.energy for reading in meter.read()] == [1.5]
+    assert [reading.energy for reading in meter.read()] == [1.5] * 3
 
 
 def test_field_is_not_read_after_three_consecutive_failures(

@@ -277,18 +277,6 @@ def test_model_inherits_trace_settings_of_the_server(
     assert settings.of("m") == model
 
 
-def test_cleared_trace_setting_returns_to_that_of_the_start() -> None:
-    settings = table(TraceSettings(levels=TIMES, rate=3))
-    settings.change("", {"trace_rate": 4})
-    settings.change("", {"trace_rate": None})
-    assert settings.of() == TraceSettings(levels=TIMES, rate=3)
-    settings = table()
-    settings.change("m", {"trace_rate": 1, "trace_count": 1})
-    assert settings.models == ("m",)
-    settings.change("m", {"trace_rate": None, "trace_count": None})
-    assert settings.models == ()
-
-
 @pytest.mark.parametrize(
     ("model", "changes"),
     [("", {"trace_level": TIMES, "trace_rate": 0}), ("m", {"trace_rate": 0}), ("", {"trace_rate": 0})],

@@ -152,6 +152,12 @@ class Answers:
     def error(self, id: str) -> Exception | None:
         return self.answer(id).error
 
+    def outcomes(self) -> dict[str, str]:
+        """Each request with `ok` or the class of its error; raises if one has not exactly one final response."""
+        finals = [answer for answer in self.answers if answer.final]
+        assert len({answer.id for answer in finals}) == len(finals), "answered twice"
+        return {answer.id: "ok" if answer.error is None else type(answer.error).__name__ for answer in finals}
+
 
 def model_spec(max_batch_size: int = 8, batching: BatchingSpec | None = None) -> ModelSpec:
     return ModelSpec(

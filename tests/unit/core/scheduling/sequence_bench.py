@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.context import SchedulingContext
-from trident.core.scheduling.scheduler import make_scheduler
+from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.sequence_batcher import SequenceScheduler
 
 CONTROLS = """
@@ -62,7 +63,7 @@ class Summing(Stub):
 
 
 class Bench(Answers):
-    """The scheduler that the factory makes for `sequence_batching`, and the responses to its requests."""
+    """The scheduler for `sequence_batching`, and the responses to its requests."""
 
     def __init__(
         self,
@@ -71,26 +72,25 @@ class Bench(Answers):
         max_batch_size: int = 4,
         instances: Sequence[BackendInstance] = (),
         count: int = 1,
-        delay_until: int = 0,
-        backlog_delay_until: int = 0,
+        make_batcher: Callable[..., DynamicBatcher] = DynamicBatcher,
+        statistics: ModelStatistics | None = None,
+        **options: Any,
     ) -> None:
+        """`options` are fields of the context."""
         super().__init__()
         self.spec = spec_of(sequence_batching, max_batch_size)
         self.backends = [Summing(number) for number in range(count)]
         self.backend = self.backends[0]
-        self.statistics = ModelStatistics()
+        self.statistics = statistics or ModelStatistics()
         config = parse_model_config(f'name: "m" sequence_batching {{ {sequence_batching} }}', "config.pbtxt")
         assert self.spec.sequence is not None
         context = SchedulingContext(
             self.spec,
             self.statistics,
-            delay_until=delay_until,
-            backlog_delay_until=backlog_delay_until,
+            **options,
             initial_states=initial_states(config, self.spec.sequence.states, ROOT),
         )
-        scheduler = make_scheduler(context, instances or self.backends)
-        assert isinstance(scheduler, SequenceScheduler)
-        self.scheduler = scheduler
+        self.scheduler = SequenceScheduler(context, instances or self.backends, make_batcher)
 
     def request(self, id: str, sequence: int | str, flags: str = "", value: int = 1, **fields: int) -> PendingRequest:
         """`flags` has an "s" for START and an "e" for END."""

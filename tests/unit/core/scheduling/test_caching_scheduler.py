@@ -163,15 +163,6 @@ def bench() -> Iterator[Bench]:
     assert made.cache.metrics().entries == 0
 
 
-def test_a_cancelled_request_does_not_wait_any_longer(bench: Bench) -> None:
-    bench.submit("a", 1)
-    bench.submit("b", 1).cancel()
-    assert isinstance(bench.error("b"), RequestCancelled)
-    bench.executor.answer(10)
-    assert bench.value("a") == 10
-    assert len(bench.answers["b"]) == 1
-
-
 def test_a_request_with_a_timeout_does_not_wait_for_another(bench: Bench) -> None:
     bench.submit("a", 1)
     bench.submit("b", 1, timeout_us=1000)

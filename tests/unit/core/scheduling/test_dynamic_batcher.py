@@ -257,27 +257,6 @@ def test_other_instance_waits_for_the_batch_after_a_removal(make_bench: MakeBenc
     assert other.batches == [["a", "b"]]
 
 
-def test_batch_does_not_wait_for_a_refused_request(make_bench: MakeBench) -> None:
-    bench = make_bench(batching(2, 8, delay_ns=LONG_NS), instances=2)
-    scheduler = bench.scheduler
-    scheduler.start()
-    for backend in bench.backends:
-        backend.gate.clear()
-    full, cancelled = bench.request("full", batch_size=8), bench.request("cancelled", batch_size=4)
-    scheduler.submit(full)
-    scheduler.submit(cancelled)
-    until(lambda: scheduler._pool.delaying is not None)
-    cancelled.on_cancel = None  # the other instance looks at the queue first
-    cancelled.cancel()
-    for backend in bench.backends:
-        backend.gate.set()
-    assert bench.wait(2) == ["full", "cancelled"]
-    pool = scheduler._pool
-    until(lambda: len(pool.idle) + (pool.delaying is not None) == 2)
-    scheduler.submit(bench.request("preferred", batch_size=2))
-    assert bench.wait(3)[-1] == "preferred"
-
-
 @pytest.mark.parametrize("ends", [DynamicBatcher.close, lambda scheduler: scheduler.close(0)])
 def test_a_scheduler_that_waits_for_resources_can_close(
     make_bench: MakeBench, limiter: RateLimiter, ends: object

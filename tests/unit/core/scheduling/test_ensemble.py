@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from itertools import product
 from random import Random
@@ -167,22 +166,6 @@ def test_a_step_with_one_response_must_not_have_two() -> None:
     bench.a.answer()
     bench.b.answer(Y=1)
     assert failure(bench).message == "in ensemble 'e', expected a single response, got 2"
-
-
-def test_omitted_optional_tensors_are_omitted_in_later_steps(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "trident")
-    bench = Bench("i", "op", "a(X=i:Y=t,Z=p)", "b(X=t,Z=i:Y=o)")
-    bench.submit(i=1)
-    bench.a.answer(W=1)
-    assert bench.b.inputs() == {"Z": [1]}, "the model itself says if the input is required"
-    bench.b.answer(Y=2)
-    assert bench.outputs == {"o": [2]}
-    assert "Composing models did not output tensor p" in caplog.text
-    bench = Bench("i", "o", "a(X=i,Z=j:Y=o)", optional="j")
-    bench.submit(i=1)
-    assert bench.a.inputs() == {"X": [1]}
-    bench.submit(i=1, j=2)
-    assert bench.a.inputs() == {"X": [1], "Z": [2]}
 
 
 def test_cancelling_cancels_the_steps_that_run() -> None:

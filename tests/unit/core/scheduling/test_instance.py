@@ -128,18 +128,6 @@ def test_an_unknown_exception_becomes_backend_failed() -> None:
     assert (error.message, error.model) == ("no such gather", "m")
 
 
-def test_a_batch_too_large_for_the_device_succeeds_in_parts() -> None:
-    class Small(EchoInstance):
-        def execute(self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
-            if len(requests) > 2:
-                raise OutOfMemory("no memory for this")
-            return super().execute(requests, batch_sizes)
-
-    bench = Bench(Small())
-    bench.execute("abcd")
-    assert bench.outcomes() == {id: id for id in "abcd"}
-
-
 def test_every_request_is_answered_if_the_backend_forgets_one() -> None:
     bench = Bench(Short())
     bench.execute("ab")

@@ -100,19 +100,6 @@ def test_a_timeout_in_the_backlog_fails_the_whole_sequence(make_bench: MakeBench
     assert bench.wait(5)[-1] == "c"
 
 
-@pytest.mark.parametrize("code", ErrorCode)
-def test_model_error_of_any_code_does_not_end_the_sequence(make_bench: MakeBench, code: ErrorCode) -> None:
-    model = LaterStub(0, lambda request, sender: BackendFailed("no", code=code) if request.id == "no" else [])
-    bench = make_bench(OLDEST, instances=[model])
-    bench.scheduler.start()
-    for id, flags in (("first", "s"), ("no", ""), ("third", "e")):
-        bench.submit(id, 1, flags)
-    bench.wait(3)
-    assert (bench.error("first"), bench.error("third")) == (None, None)
-    assert bench.answer("no").origin is Origin.FAILED
-    assert bench.statistics.snapshot().request_failures[FailureReason.BACKEND] == 1
-
-
 def test_cancelled_request_ends_its_sequence(make_bench: MakeBench) -> None:
     def answer(request: InferenceRequest, sender: ResponseSender) -> Exception:
         first.cancel()
