@@ -15,7 +15,7 @@ import pytest
 from tests.hub_folders import write_folder
 from tests.project import ROOT
 from tests.unit import onnx_models
-from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from tests.unit.core.repository.memory_store import MemoryOpener, MemoryStore
 from tests.unit.onnx_serving import running_engine
 from trident.adapters.common.options import BadOption
 from trident.core.backends.python.backend import PythonBackend
@@ -25,10 +25,7 @@ from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import parse_model_config
 from trident.core.errors import BackendFailed, RepositoryUnavailable
 from trident.core.lifecycle.state import ModelState
-from trident.core.repository.cloud_sources import ObjectStoreSource
-from trident.core.repository.opener import SourceOpener, SourceOptions
 from trident.core.repository.repository import ModelDirectory
-from trident.core.repository.sources import Source
 from trident.tools.validate import (
     CloudRepository,
     Finding,
@@ -165,17 +162,6 @@ CONTENTS = {
     "wrong/config.pbtxt": b"{",
     "wrong/1/model.onnx": b"one",
 }
-
-
-class MemoryOpener(SourceOpener):
-    """Opens `store`, whatever the location."""
-
-    def __init__(self, folder: Path, store: MemoryStore) -> None:
-        super().__init__(SourceOptions(cache_directory=folder, cache_bytes=0))
-        self._source = ObjectStoreSource(store, downloader(folder))
-
-    def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
-        return self._source
 
 
 def test_a_problem_is_shown_with_its_path_in_the_storage(tmp_path: Path) -> None:

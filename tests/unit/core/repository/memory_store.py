@@ -12,8 +12,10 @@ from pathlib import Path
 
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import ModelCache
-from trident.core.repository.cloud_sources import Backoff, Downloader
+from trident.core.repository.cloud_sources import Backoff, Downloader, ObjectFolder, ObjectStoreSource
+from trident.core.repository.opener import SourceOpener, SourceOptions
 from trident.core.repository.progress import DownloadProgress
+from trident.core.repository.sources import Source
 from trident.core.repository.stores.object_store import Checksum, StoredObject, TransientError
 
 PIECE = 1000
@@ -118,3 +120,21 @@ def downloader(
     backoff = Backoff(attempts=3, pause=lambda _, seconds: noted.append(seconds), draw=lambda: 1.0)
     cache = ModelCache(directory, max_bytes)
     return Downloader(cache, DownloadProgress(), parallel=4, part_bytes=part_bytes, backoff=backoff)
+
+
+class MemoryOpener(SourceOpener):
+    """Opens `store`, whatever the address."""
+
+    def __init__(self, folder: Path, store: MemoryStore) -> None:
+        super().__init__(SourceOptions(cache_directory=folder, cache_bytes=0))
+        self._store = store
+        self._loads = downloader(folder)
+
+    def open_folder(self, text: str) -> ObjectFolder:
+        return ObjectFolder(self._store, self._loads)
+
+    def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
+        return ObjectStoreSource(self._store, self._loads)
+
+    def stop(self) -> None:
+        self._loads.stop()

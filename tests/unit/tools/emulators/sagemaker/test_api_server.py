@@ -6,19 +6,17 @@ import contextlib
 import http.client
 import socket
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
 from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from websockets.sync.server import ServerConnection, serve
 
+from tests.contract.emulators import sagemaker_emulator
 from tests.unit.tools.emulators.sagemaker.bidirectional_caller import Caller
 from tests.unit.tools.emulators.scripted_container import LIMIT_S, Answer, ScriptedContainer
 from trident.tools.emulators.container import (
@@ -86,17 +84,7 @@ def server(echo: Echo, report: BreachReport) -> Iterator[RuntimeApi]:
 
 @pytest.fixture
 def sdk(server: RuntimeApi) -> Iterator[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # some versions of the SDK warn about their own code
-        client = boto3.client(
-            "sagemaker-runtime",
-            endpoint_url=server.url,
-            region_name="us-east-1",
-            aws_access_key_id="any",
-            aws_secret_access_key="any",
-            config=Config(retries={"max_attempts": 0}, proxies={}),
-        )
-    with contextlib.closing(client):
+    with contextlib.closing(sagemaker_emulator.sdk(server.url)) as client:
         yield client
 
 

@@ -14,12 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.changing_files import found_below
-from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from tests.unit.core.repository.memory_store import MemoryOpener, MemoryStore
 from tests.waiting import until
 from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
-from trident.core.repository.cloud_sources import ObjectFolder, ObjectStoreSource
-from trident.core.repository.opener import SourceOpener, SourceOptions
-from trident.core.repository.sources import Source
 from trident.tools.emulators.sagemaker.archives import (
     ArchiveStorage,
     CloudArchives,
@@ -188,24 +185,6 @@ NO_KEYS = (
     "a" * 1000,
     "link.tar.gz",
 )
-
-
-class MemoryOpener(SourceOpener):
-    """Opens `store`, whatever the address."""
-
-    def __init__(self, folder: Path, store: MemoryStore) -> None:
-        super().__init__(SourceOptions(cache_directory=folder, cache_bytes=0))
-        self._store = store
-        self._loads = downloader(folder)
-
-    def open_folder(self, text: str) -> ObjectFolder:
-        return ObjectFolder(self._store, self._loads)
-
-    def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
-        return ObjectStoreSource(self._store, self._loads)
-
-    def stop(self) -> None:
-        self._loads.stop()
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -37,10 +37,11 @@ SDK = "?%24alt=json%3Benum-encoding%3Dint"
 JSON = {"Content-Type": "application/json"}
 
 
-class Platform:
+class Platform(ExitStack):
     """An endpoint and its container, which answers with `answer`. A context manager."""
 
     def __init__(self, deployment: Deployment = DEPLOYMENT, limits: VertexLimits = LIMITS) -> None:
+        super().__init__()
         self.answer = Answer(body=b'{"predictions": [1, 2]}', headers=JSON)
         self.report = BreachReport()
         self.said: list[str] = []
@@ -54,14 +55,10 @@ class Platform:
         assert project.wait_until_ready(lambda: False)
         self.api = VertexApi(project, 0, self.report, self.said.append)
 
-    def __enter__(self) -> Platform:
-        self.container.__enter__()
-        self.api.__enter__()
+    def __enter__(self) -> Self:
+        self.enter_context(self.container)
+        self.enter_context(self.api)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.api.__exit__()
-        self.container.__exit__()
 
     @property
     def breaches(self) -> list[str]:
