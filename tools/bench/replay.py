@@ -22,7 +22,6 @@ from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 import numpy as np
-import orjson
 
 from trident.adapters.common.options import BadOption
 from trident.app.terminal import counted, table
@@ -40,11 +39,12 @@ from trident.core.config.golden import (
 )
 from trident.core.errors import ServerError
 from trident.core.inference.response import OutputTensor
-from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count, unpack_bytes, wire_bytes
+from trident.core.inference.tensors import BY_NAME
 from trident.core.lifecycle.golden_check import differences
 from trident.core.observability.log import say
 from trident.tools.bench.client import Broken, HttpConnection, Target, http_request
 from trident.tools.bench.measure import number as figure
+from trident.tools.bench.requests import array_of, v2_body
 
 _CONNECTIONS, _MOST_CONNECTIONS = 16, 256
 _ANSWER_S = 30.0
@@ -146,20 +146,12 @@ class Log:
 
 def _body(request: dict[str, Any], parameters: dict[str, Any]) -> tuple[bytes, int]:
     """The v2 request with binary tensors, and the size of its JSON."""
-    tensors, chunks = [], []
-    for each in request["inputs"]:
-        tensor = _tensor(each)
-        content = bytes(wire_bytes(tensor.array))
-        chunks.append(content)
-        shape, size = list(tensor.array.shape), {"binary_data_size": len(content)}
-        tensors.append({"name": tensor.name, "datatype": tensor.datatype.name, "shape": shape, "parameters": size})
     document: dict[str, Any] = {"id": request["id"]} if request.get("id") else {}
-    document |= {"inputs": tensors, "parameters": {**parameters, "binary_data_output": True}}
+    document["parameters"] = {**parameters, "binary_data_output": True}
     if request.get("outputs"):
         wanted = {"binary_data": True}
         document["outputs"] = [{"name": each["name"], "parameters": wanted} for each in request["outputs"]]
-    head = orjson.dumps(document)
-    return b"".join((head, *chunks)), len(head)
+    return v2_body(document, [_tensor(each) for each in request["inputs"]])
 
 
 def _tensor(entry: dict[str, Any]) -> GoldenTensor:
@@ -171,15 +163,10 @@ def _tensor(entry: dict[str, Any]) -> GoldenTensor:
 
 def _of_bytes(entry: Mapping[str, Any], content: bytes) -> GoldenTensor:
     """The tensor of this name, datatype and shape. Raises Malformed or ServerError."""
-    datatype, shape = BY_NAME.get(entry["datatype"]), tuple(entry["shape"])
+    name, datatype = entry["name"], BY_NAME.get(entry["datatype"])
     if datatype is None:
-        raise Malformed(f"{entry['name']}: there is no datatype {entry['datatype']}")
-    if datatype is BYTES:
-        strings = unpack_bytes(content, element_count(shape), name=entry["name"], model="")
-        return GoldenTensor(entry["name"], datatype, bytes_array(strings, shape))
-    if len(content) != element_count(shape) * datatype.size:
-        raise Malformed(f"{entry['name']}: {len(content)} bytes are not of shape {list(shape)}")
-    return GoldenTensor(entry["name"], datatype, np.frombuffer(content, datatype.dtype).reshape(shape))
+        raise Malformed(f"{name}: there is no datatype {entry['datatype']}")
+    return GoldenTensor(name, datatype, array_of(datatype, content, entry["shape"], name))
 
 
 # --- sending

@@ -19,7 +19,16 @@ from trident.core.config.golden import TENSOR_FIELDS, Fields, GoldenTensor, Malf
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.sample_request import make_sample
-from trident.core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, unpack_bytes, wire_bytes
+from trident.core.inference.tensors import (
+    BYTES,
+    Array,
+    Datatype,
+    Shape,
+    bytes_array,
+    element_count,
+    unpack_bytes,
+    wire_bytes,
+)
 from trident.core.protos.grpc_service_pb2 import ModelInferRequest
 from trident.tools.bench.client import Target, grpc_frame, http_request
 
@@ -127,16 +136,19 @@ def _step(spec: ModelSpec, name: str, given: Any, batch: int) -> GoldenTensor:
 def _raw(known: InputSpec, content: bytes, shape: Any, batch: int, spec: ModelSpec) -> GoldenTensor:
     datatype = known.datatype
     is_batched = spec.max_batch_size > 0 and not known.is_shape_tensor
-    if datatype is BYTES:
-        inner = _inner(known, shape, None)
-        elements = unpack_bytes(content, int(np.prod(inner)), name=known.name, model=spec.name)
-        array = bytes_array(elements, tuple(inner))
-    else:
-        if len(content) % datatype.size:
-            raise Malformed(f"{known.name}: {len(content)} bytes are no whole number of {datatype.name}")
-        array = np.frombuffer(content, datatype.dtype)
-        array = array.reshape(_inner(known, shape, array.size))
+    inner = _inner(known, shape, None if datatype is BYTES else len(content) // datatype.size)
+    array = array_of(datatype, content, inner, known.name, spec.name)
     return GoldenTensor(known.name, datatype, np.stack([array] * batch) if is_batched else array)
+
+
+def array_of(datatype: Datatype, content: bytes, shape: Sequence[int], name: str, model: str = "") -> Array:
+    """The tensor in the bytes of the wire. Raises Malformed or ServerError."""
+    count = element_count(tuple(shape))
+    if datatype is BYTES:
+        return bytes_array(unpack_bytes(content, count, name=name, model=model), tuple(shape))
+    if len(content) != count * datatype.size:
+        raise Malformed(f"{name}: {len(content)} bytes are not of shape {list(shape)}")
+    return np.frombuffer(content, datatype.dtype).reshape(tuple(shape))
 
 
 def _inner(known: InputSpec, shape: Any, count: int | None) -> list[int]:
@@ -232,19 +244,10 @@ def _http_request(
         values = {each.name: _json_data(each)[0] if each.array.size == 1 else _json_data(each) for each in inputs}
         body, size = orjson.dumps(values), 0
     else:
-        tensors, chunks = [], []
-        for each in inputs:
-            tensor: dict[str, Any] = {"name": each.name, "datatype": each.datatype.name, "shape": each.array.shape}
-            if encoding.binary_input or each.datatype.name in _NOT_JSON:
-                chunks.append(bytes(wire_bytes(each.array)))
-                tensors.append(tensor | {"parameters": {"binary_data_size": len(chunks[-1])}})
-            else:
-                tensors.append(tensor | {"data": _json_data(each)})
         more = dict(parameters)
         if encoding.binary_output or any(each.datatype.name in _NOT_JSON for each in spec.outputs.values()):
             more["binary_data_output"] = True
-        head = orjson.dumps({"inputs": tensors, **({"parameters": more} if more else {})})
-        body, size = b"".join((head, *chunks)), len(head) if chunks else 0
+        body, size = v2_body({"parameters": more} if more else {}, inputs, is_binary=encoding.binary_input)
     if not size:
         headers["Content-Type"] = "application/json"
     elif platform is not None and platform.binary_type:
@@ -252,6 +255,20 @@ def _http_request(
     else:
         headers |= {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": size}
     return http_request("POST", (slash + base).rstrip("/") + path, headers | dict(encoding.headers), body)
+
+
+def v2_body(document: Mapping[str, Any], inputs: Inputs, *, is_binary: bool = True) -> tuple[bytes, int]:
+    """The request with these inputs, and the size of its JSON, which is 0 where all of it is JSON."""
+    tensors, chunks = [], []
+    for each in inputs:
+        tensor: dict[str, Any] = {"name": each.name, "datatype": each.datatype.name, "shape": each.array.shape}
+        if is_binary or each.datatype.name in _NOT_JSON:
+            chunks.append(bytes(wire_bytes(each.array)))
+            tensors.append(tensor | {"parameters": {"binary_data_size": len(chunks[-1])}})
+        else:
+            tensors.append(tensor | {"data": _json_data(each)})
+    head = orjson.dumps({**document, "inputs": tensors})
+    return b"".join((head, *chunks)), len(head) if chunks else 0
 
 
 def _json_data(tensor: GoldenTensor) -> list[Any]:
