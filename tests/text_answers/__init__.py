@@ -113,7 +113,7 @@ def tokens(**settings: Any) -> dict[str, Any]:
 
 def byte_level(**settings: Any) -> dict[str, Any]:
     named = {"bos_token": "[CLS]", "eos_token": "[SEP]", "tokenizer_class": "RobertaTokenizer"}
-    return tokens(**named, **settings)
+    return tokens(**{**named, **settings})
 
 
 ENDS = {
@@ -220,6 +220,40 @@ ROWS: tuple[Row, ...] = (
             ("lower case", {"do_lower_case": True}),
             ("without accents", {"keep_accents": False}),
             ("without a space before", {"add_prefix_space": False}),
+        )
+    ),
+    *(
+        embedder(
+            f"case and accents of {kind}", "A Cat é e\u0301",
+            files=tokens(tokenizer_class=f"{kind}Tokenizer", do_lower_case=False, strip_accents=True),
+        )
+        for kind in ("SqueezeBert", "MobileBert", "LayoutLM", "Lxmert", "ConvBert")
+    ),
+    *(
+        embedder(
+            f"pieces of {kind}, {name}", "A SAD  cAr ", tokenizer=made,
+            lowercase=False, files=tokens(tokenizer_class=f"{kind}Tokenizer", **{**ENDS, **settings}),
+        )
+        for kind, made, name, settings in (
+            ("XLMRoberta", "pieces", "without a space before", {"add_prefix_space": False}),
+            ("Camembert", "pieces", "without a space before", {"add_prefix_space": False}),
+            ("DebertaV2", "pieces", "lower case", {"do_lower_case": True}),
+            ("XLNet", "pieces", "as they are", {"model_input_names": ["input_ids", "attention_mask"]}),
+            (
+                "XLNet", "pieces", "lower case",
+                {"model_input_names": ["input_ids", "attention_mask"], "do_lower_case": True, "keep_accents": True},
+            ),
+        )
+    ),
+    *(
+        embedder(
+            f"begin and end, {name}", "a cat sat", tokenizer="bytes",
+            files=byte_level(**{"add_bos_token": True, "add_eos_token": False, "tokenizer_class": kind}),
+        )
+        for name, kind in (
+            ("of tokenizer.json", "PreTrainedTokenizerFast"),
+            ("of Llama", "LlamaTokenizer"),
+            ("of GPTNeoX", "GPTNeoXTokenizer"),
         )
     ),
     embedder("other tokens around a text", CAT, files=tokens(cls_token="[MASK]", sep_token="cat")),
@@ -336,6 +370,11 @@ ROWS: tuple[Row, ...] = (
             ("Camembert", "pieces", "", {}),
             ("DebertaV2", "untyped pieces", "", {}),
             ("Deberta", "bytes", " with a space", {"add_prefix_space": True}),
+            ("Mvp", "bytes", " with a space", {"add_prefix_space": True}),
+            ("Luke", "bytes", " with other tokens", {"cls_token": "[MASK]", "sep_token": "[PAD]"}),
+            ("Funnel", "words", "", {"model_input_names": ["input_ids", "attention_mask"]}),
+            ("XLNet", "pieces", "", {"model_input_names": ["input_ids", "attention_mask"]}),
+            ("MBart", "pieces", "", {"src_lang": "[MASK]"}),
             ("T5", "pieces", "", {}),
         )
     ),
@@ -355,7 +394,18 @@ ROWS: tuple[Row, ...] = (
             "problem_type": kind}})
         for kind in ("regression", "multi_label_classification", "single_label_classification")
     ),
+    pipeline(
+        "labels by num_labels", "classifier", CLASSIFY, {"text": [CAT]}, top_k=None,
+        files={"config.json": {"num_labels": 3, "id2label": {"0": "good", "1": "bad"}}},
+    ),
     # --- pipelines: zero shot
+    *(
+        pipeline(
+            f"entailment by label2id, {name}", "classifier", NLI, {"text": [CAT], "candidate_labels": labels},
+            files={"config.json": {"label2id": {"no": 0, "Entails": 1, "yes": 2}}},
+        )
+        for name, labels in (("one label", ["cat"]), ("two labels", ["cat", "who has a blue book ?"]))
+    ),
     pipeline("several labels", "classifier", NLI, {"text": [CAT, LONG], "candidate_labels": ["cat", "blue book", "a"]}),
     pipeline("one label", "classifier", NLI, {"text": [CAT, LONG], "candidate_labels": ["cat"]}),
     pipeline(
@@ -437,6 +487,10 @@ ROWS: tuple[Row, ...] = (
     pipeline(
         "targets of several tokens, cut on the left", "filler", FILL, {"text": ["the [MASK] sat"]},
         targets=["blue book"], tokenizer="cut",
+    ),
+    pipeline(
+        "pad token of tokenizer.json", "filler", FILL, {"text": ["the cat [MASK] sat"]}, tokenizer="padded",
+        files={"tokenizer_config.json": {"": {"tokenizer_class": "PreTrainedTokenizerFast", "mask_token": "[MASK]"}}},
     ),
     pipeline("two masks", "filler", FILL, {"text": ["the [MASK] sat on [MASK]"]}, top_k=2),
     pipeline("targets", "filler", FILL, {"text": ["the [MASK] sat"]}, targets=["cat", "mat", "book"]),
@@ -563,6 +617,13 @@ def cut_tokenizer(lowercase: bool) -> Any:
     return made
 
 
+def padded_tokenizer(lowercase: bool) -> Any:
+    """The same with a token for padding that no other file names."""
+    made = tokenizer(lowercase)
+    made.enable_padding(pad_id=WORDS.index("cat"), pad_token="cat")
+    return made
+
+
 def bare_tokenizer(lowercase: bool) -> Any:
     """The same without special tokens around a text."""
     made = tokenizer(lowercase)
@@ -616,6 +677,7 @@ TOKENIZERS = {
     "words": tokenizer,
     "cut": cut_tokenizer,
     "bare": bare_tokenizer,
+    "padded": padded_tokenizer,
     "without added": plain_tokenizer,
     "bytes": byte_tokenizer,
     "pieces": piece_tokenizer,

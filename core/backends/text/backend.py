@@ -118,7 +118,7 @@ class TextBackend:
         """Load one version: a session for each device, and one tokenizer. Raises a ServerError."""
         name = context.config.name
         model = read_text_model(context.path, context.config)
-        if model.task is TaskName.ZERO_SHOT_CLASSIFICATION and not any(map(is_entailment, model.labels)):
+        if model.task is TaskName.ZERO_SHOT_CLASSIFICATION and not any(map(is_entailment, model.label_ids)):
             _log.warning(
                 "model '%s': none of its labels (%s) is entailment, so zero-shot classification takes the last; it "
                 "needs a model that was trained on natural language inference, or id2label in %s that names its labels",

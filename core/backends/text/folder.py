@@ -121,49 +121,92 @@ _PLAIN_CALLS: Mapping[str, tuple[Any, ...]] = {
     "truncation": (True, "longest_first"),
 }
 # Tokenizers that transformers builds anew from these settings of tokenizer_config.json, whatever tokenizer.json says.
-_BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "ConvBertTokenizer", "MPNetTokenizer"}
+_BERT_TOKENIZERS = {
+    *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"),
+    *("LayoutLMTokenizer", "LxmertTokenizer", "DPRQuestionEncoderTokenizer", "DPRContextEncoderTokenizer"),
+}
+_LOWERING_TOKENIZERS = {*_BERT_TOKENIZERS, "MPNetTokenizer", "FunnelTokenizer", "SplinterTokenizer"}
 # Tokenizers that put a space before a text as `add_prefix_space` says, whatever tokenizer.json says.
-_BYTE_TOKENIZERS = {"RobertaTokenizer", "GPT2Tokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer"}
+_ROBERTA_TOKENIZERS = {
+    *("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "LEDTokenizer", "MvpTokenizer", "LukeTokenizer"),
+}
+_BYTE_TOKENIZERS = {*_ROBERTA_TOKENIZERS, "CodeGenTokenizer", "DebertaTokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer"}
 # Tokenizers of pieces whose spaces, accents and case are as the settings say, whatever tokenizer.json says.
-_PIECE_TOKENIZERS = {"AlbertTokenizer", "RemBertTokenizer"}
+_PIECE_TOKENIZERS = {"AlbertTokenizer", "RemBertTokenizer", "XLNetTokenizer"}
+# Tokenizers of pieces that may leave out the space before a text.
+_SPACING_TOKENIZERS = {"AlbertTokenizer", "CamembertTokenizer", "RemBertTokenizer", "XLMRobertaTokenizer"}
 # The tokenizers of models whose files name none.
 _MODEL_TOKENIZERS: Mapping[str, str] = {
     **dict.fromkeys(
-        ("bert", "distilbert", "electra", "convbert", "nomic_bert", "megatron-bert", "ernie", "nezha"), "BertTokenizer"
+        (
+            *("bert", "distilbert", "electra", "convbert", "nomic_bert", "megatron-bert", "ernie", "mobilebert"),
+            *("squeezebert", "layoutlm", "lxmert", "visual_bert"),
+        ),
+        "BertTokenizer",
     ),
-    **dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer"),
-    "mpnet": "MPNetTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
+    **dict.fromkeys(
+        (
+            *("roberta", "bart", "longformer", "led", "mvp", "ibert", "data2vec-text", "roberta-prelayernorm", "mra"),
+            "lilt",
+        ),
+        "RobertaTokenizer",
+    ),
+    **dict.fromkeys(("xlm-roberta", "gte", "jina_embeddings_v3", "xmod"), "XLMRobertaTokenizer"),
+    **dict.fromkeys(("t5", "mt5", "switch_transformers"), "T5Tokenizer"),
+    **dict.fromkeys(("albert", "yoso"), "AlbertTokenizer"),
+    "big_bird": "BigBirdTokenizer",
     "camembert": "CamembertTokenizer",
     "deberta": "DebertaTokenizer",
     "deberta-v2": "DebertaV2Tokenizer",
-    "t5": "T5Tokenizer",
+    "dpr": "DPRQuestionEncoderTokenizer",
+    "funnel": "FunnelTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "gpt_neox": "GPTNeoXTokenizer",
+    "luke": "LukeTokenizer",
+    "mbart": "MBartTokenizer",
+    "mpnet": "MPNetTokenizer",
+    "rembert": "RemBertTokenizer",
+    "roformer": "RoFormerTokenizer",
+    "splinter": "SplinterTokenizer",
+    "xlnet": "XLNetTokenizer",
 }
+# Models whose tokenizer is that of tokenizer.json, whatever class their files name.
+_PLAIN_MODELS = {"modernbert", "nystromformer", "umt5", "xlm-roberta-xl"}
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # Special tokens that a tokenizer has by its class, as `_NAMED` orders them; none where it has no such token.
 _BERT_NAMES = ("", "", "[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
 _DEBERTA_NAMES = ("[CLS]", "[SEP]", *_BERT_NAMES[2:])
 _ALBERT_NAMES = ("[CLS]", "[SEP]", "<unk>", "[SEP]", "<pad>", "[CLS]", "[MASK]")
 _ROBERTA_NAMES = ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>")
+_FUNNEL_NAMES = ("<s>", "</s>", "<unk>", "<sep>", "<pad>", "<cls>", "<mask>")
 # Of these classes the names, and what goes around one text and around two, by name and with the type.
 _BERT_ENDS = ("cls $A sep", "cls $A sep $B:1 sep:1")
 _ROBERTA_ENDS = ("cls $A sep", "cls $A sep sep $B sep")
 _BOS_ENDS = ("bos $A eos", "bos $A eos eos $B eos")
 _CLASSES: Mapping[str, tuple[Sequence[str], tuple[str, str]]] = {
-    **dict.fromkeys(_BERT_TOKENIZERS, (_BERT_NAMES, _BERT_ENDS)),
-    **dict.fromkeys(_BYTE_TOKENIZERS - {"GPT2Tokenizer"}, (_ROBERTA_NAMES, _ROBERTA_ENDS)),
-    **dict.fromkeys(_PIECE_TOKENIZERS, (_ALBERT_NAMES, _BERT_ENDS)),
-    "MPNetTokenizer": (("<s>", "</s>", "[UNK]", *_ROBERTA_NAMES[3:]), _ROBERTA_ENDS),
-    "XLMRobertaTokenizer": (_ROBERTA_NAMES, _BOS_ENDS),
+    **dict.fromkeys((*_BERT_TOKENIZERS, "ConvBertTokenizer"), (_BERT_NAMES, _BERT_ENDS)),
+    **dict.fromkeys(_ROBERTA_TOKENIZERS, (_ROBERTA_NAMES, _ROBERTA_ENDS)),
+    **dict.fromkeys(("AlbertTokenizer", "RemBertTokenizer"), (_ALBERT_NAMES, _BERT_ENDS)),
+    "BigBirdTokenizer": (("<s>", "</s>", *_ALBERT_NAMES[2:]), _BERT_ENDS),
     "CamembertTokenizer": (_ROBERTA_NAMES, _BOS_ENDS),
     "DebertaTokenizer": (_DEBERTA_NAMES, _ROBERTA_ENDS),
     "DebertaV2Tokenizer": (_DEBERTA_NAMES, _BERT_ENDS),
+    "FunnelTokenizer": (_FUNNEL_NAMES, ("cls:2 $A sep", "cls:2 $A sep $B:1 sep:1")),
+    "GPTNeoXTokenizer": ((), ("$A", "$A $B:1")),
+    "MBartTokenizer": (_ROBERTA_NAMES, ("$A eos lang", "$A $B eos lang")),
+    "MPNetTokenizer": (("<s>", "</s>", "[UNK]", *_ROBERTA_NAMES[3:]), _ROBERTA_ENDS),
+    "SplinterTokenizer": (_BERT_NAMES, ("cls $A sep", "cls $A question . sep $B:1 sep:1")),
     "T5Tokenizer": (("", "</s>", "<unk>", "", "<pad>", "", ""), ("$A eos", "$A eos $B eos")),
+    "XLMRobertaTokenizer": (_ROBERTA_NAMES, _BOS_ENDS),
+    "XLNetTokenizer": (_FUNNEL_NAMES, ("$A sep cls:2", "$A sep $B:1 sep:1 cls:2")),
+}
+# Special tokens of a class that have no name.
+_UNNAMED: Mapping[str, Sequence[str]] = {
+    "CamembertTokenizer": ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+    "XLNetTokenizer": ("<eop>", "<eod>"),
 }
 # Tokenizers whose mask takes the space before it.
-_MASK_TAKES_SPACE = {"MPNetTokenizer", "CamembertTokenizer"}
-# Tokenizers that begin and end a text as `add_bos_token` and `add_eos_token` say.
-_BOS_TOKENIZERS = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"}
+_MASK_TAKES_SPACE = {"BigBirdTokenizer", "CamembertTokenizer", "MBartTokenizer", "MPNetTokenizer", "XLNetTokenizer"}
 _Choice = TypeVar("_Choice", bound=Enum)
 
 
@@ -172,15 +215,15 @@ class TextModel:
     """The settings in a folder and in the parameters of its configuration.
 
     `file` is the ONNX file below the folder, `inner` the folder in it with the tokenizer. `max_tokens` is the length in
-    tokens of the longest text, with special tokens. `labels` are the classes by index. `modules` are those of
-    sentence-transformers behind its first, class and path. `include_prompt`: the tokens of a prompt are pooled, too.
-    `dimensions` cuts vectors; 0 leaves them. `similarity` is for the route that compares texts. `prompt` goes before
-    each text, unless the request names one of `prompts`. `lowercase`: texts are lowered before the tokenizer.
-    `max_batch_tokens` limits one execution of the graph, padding counted; 0 leaves it to the device. With `truncate`
-    longer texts are cut, otherwise refused. `top_k` is how many words fill a mask. `adds_space`: the tokenizer puts a
-    space before a text. `joins_punctuation`: of text made of tokens, the spaces before punctuation are left out.
-    `hypothesis` is the sentence about a candidate label, in which `{}` is the label. `has_types`: the graph is told the
-    tokens of a pair's second text.
+    tokens of the longest text, with special tokens. `labels` are the classes by index, `label_ids` the indices by
+    class. `modules` are those of sentence-transformers behind its first, class and path. `include_prompt`: the tokens
+    of a prompt are pooled, too. `dimensions` cuts vectors; 0 leaves them. `similarity` is for the route that compares
+    texts. `prompt` goes before each text, unless the request names one of `prompts`. `lowercase`: texts are lowered
+    before the tokenizer. `max_batch_tokens` limits one execution of the graph, padding counted; 0 leaves it to the
+    device. With `truncate` longer texts are cut, otherwise refused. `top_k` is how many words fill a mask.
+    `adds_space`: the tokenizer puts a space before a text. `joins_punctuation`: of text made of tokens, the spaces
+    before punctuation are left out. `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
+    `has_types`: the graph is told the tokens of a pair's second text.
     """
 
     name: str
@@ -194,6 +237,7 @@ class TextModel:
     truncation_side: str
     lowercase: bool
     labels: tuple[str, ...]
+    label_ids: Mapping[str, int]
     hidden_size: int
     modules: tuple[tuple[str, str], ...]
     pooling: tuple[Pooling, ...]
@@ -242,6 +286,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     written = read(inner + TOKENIZER)
     for side, section in (("truncation_side", "truncation"), ("padding_side", "padding")):
         tokenizer.setdefault(side, str((written.get(section) or {}).get("direction", "right")).lower())
+    tokenizer = _with_pad_token(tokenizer, written.get("padding"))
     tokens = _named_tokens(tokenizer, partial(_read_json, folder / inner, name))
     kind = _tokenizer_kind(tokenizer)
     if unused := sorted(key for key in sentence.keys() - _PLAIN_SETTINGS if sentence[key]):
@@ -254,8 +299,13 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
     named = settings.get("id2label")
     by_index = {int(index): str(label) for index, label in named.items()} if isinstance(named, dict) else {}
     # transformers leaves both out if there are two labels with these names.
-    count = max(by_index) + 1 if by_index else _positive(settings.get("num_labels")) or 2
+    count = _positive(settings.get("num_labels"))
+    if count and count != len(by_index):
+        by_index = {}
+    count = max(by_index) + 1 if by_index else count or 2
     labels = tuple(by_index.get(index, f"LABEL_{index}") for index in range(count))
+    ids = settings.get("label2id") if by_index else None
+    label_ids = {str(label): at for label, at in ids.items() if isinstance(at, int)} if isinstance(ids, dict) else None
     task = parameters.choice("task", TaskName) or _task_of(settings, bool(modules), len(labels), name)
     found_activation = _activation_of(
         settings, (cross_encoder if isinstance(cross_encoder, dict) else {}) | whole, task, len(labels), name
@@ -305,6 +355,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         truncation_side="left" if tokenizer.get("truncation_side") == "left" else "right",
         lowercase=sentence.get("do_lower_case") is True,
         labels=labels,
+        label_ids={label: at for at, label in enumerate(labels)} if label_ids is None else label_ids,
         hidden_size=_positive(settings.get("hidden_size") or settings.get("dim")) or -1,
         modules=tuple(each for each in modules if each[0] != "Transformer"),
         pooling=(chosen_pooling,) if chosen_pooling else _pooling_of(pooling, name),
@@ -316,7 +367,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         pad_token=_token(tokens.get("pad_token")),
         mask_token=_token(tokens.get("mask_token")),
         cls_token=_token(tokens.get("cls_token")),
-        adds_space=kind in _BYTE_TOKENIZERS - {"GPT2Tokenizer"}
+        adds_space=kind in _ROBERTA_TOKENIZERS
         and tokenizer.get("add_prefix_space") is True
         and tokenizer.get("trim_offsets", True) is True,
         joins_punctuation=tokenizer.get("clean_up_tokenization_spaces") is True,
@@ -337,19 +388,26 @@ def read_tokenizer(model: TextModel) -> Any:
     except Exception as error:  # the library raises nothing narrower
         message = f"failed to read {path} of text model '{model.name}': {error}"
         raise ModelLoadFailed(message, hint=content_hint(path), model=model.name) from error
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
     read = partial(_read_json, model.folder / model.inner, model.name)
     _, settings = _settings_of(read)
+    settings = _with_pad_token(settings, tokenizer.padding)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
     _add_tokens(tokenizer, settings, read)
     has_processor = tokenizer.post_processor is not None
     if not has_processor:  # without one the fast encoding has no types for the second text of a pair
         tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
     kind = _tokenizer_kind(settings)
-    if kind in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+    if kind == "RoFormerTokenizer":
+        raise ModelLoadFailed(
+            f"text model '{model.name}' has a RoFormerTokenizer, which finds Chinese words with Python code",
+            hint="that is not executed: use another model, or a Python model with transformers",
+            model=model.name,
+        )
+    if kind in _LOWERING_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         tokenizer.normalizer = normalizers.BertNormalizer(
-            clean_text=True,
+            clean_text=kind != "FunnelTokenizer" or settings.get("clean_text", True),
             handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
             strip_accents=settings.get("strip_accents"),
             lowercase=settings.get("do_lower_case", True),
@@ -359,47 +417,43 @@ def read_tokenizer(model: TextModel) -> Any:
     if kind in _CLASSES and not (kind == "AlbertTokenizer" and has_processor):
         tokenizer.post_processor = _processor_of(kind, tokenizer, _named_tokens(settings, read), settings)
     if kind in _PIECE_TOKENIZERS:
-        tokenizer.normalizer = _normalizer_of_pieces(tokenizer, settings, is_albert=kind == "AlbertTokenizer")
-        pieces = pre_tokenizers.Metaspace(
-            prepend_scheme="always" if settings.get("add_prefix_space", True) else "never"
-        )
-        splits = [pre_tokenizers.WhitespaceSplit()] if kind == "AlbertTokenizer" else []
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, pieces])
+        tokenizer.normalizer = _normalizer_of_pieces(tokenizer, settings, kind)
+    omits_space = settings.get("add_prefix_space", True) is False
+    if kind in _PIECE_TOKENIZERS or (kind in _SPACING_TOKENIZERS and omits_space):
+        scheme = "never" if omits_space and kind in _SPACING_TOKENIZERS else "always"
+        splits = [] if kind == "RemBertTokenizer" else [pre_tokenizers.WhitespaceSplit()]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.Metaspace(prepend_scheme=scheme)])
+    if kind == "DebertaV2Tokenizer" and (omits_space or settings.get("split_by_punct")):
+        marks = [pre_tokenizers.Punctuation("isolated")] if settings.get("split_by_punct") else []
+        pieces = pre_tokenizers.Metaspace(prepend_scheme="first" if omits_space else "always")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*marks, pieces])
     if kind == "Qwen2Tokenizer" and settings.get("add_prefix_space"):
         raise ModelLoadFailed(
             f"text model '{model.name}' has a Qwen2Tokenizer with add_prefix_space, which is not supported",
             hint="transformers 4 ignores it, and transformers 5 does not: leave it out of tokenizer_config.json",
             model=model.name,
         )
-    if kind in _BYTE_TOKENIZERS | {"DebertaTokenizer"} and isinstance(
-        tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel
-    ):
+    if kind in _BYTE_TOKENIZERS and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
         adds = bool(settings.get("add_prefix_space"))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(adds, use_regex=tokenizer.pre_tokenizer.use_regex)
-    if kind in _BOS_TOKENIZERS and ("add_bos_token" in settings or "add_eos_token" in settings):
-        first = _token(settings.get("bos_token")) if settings.get("add_bos_token", True) else ""
-        last = _token(settings.get("eos_token")) if settings.get("add_eos_token") else ""
-        begin, end = ([first] if first else []), ([last] if last else [])
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*begin, "$A", *end],
-            pair=[*begin, "$A", *end, *(f"{each}:1" for each in [*begin, "$B", *end])],
-            special_tokens=[(token, tokenizer.token_to_id(token)) for token in {*begin, *end}],
-        )
-    if model.lowercase:
-        found = tokenizer.normalizer
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([found] if found is not None else [])])
+    if model.lowercase or (kind == "DebertaV2Tokenizer" and settings.get("do_lower_case")):
+        normalizer = tokenizer.normalizer
+        others = [normalizer] if normalizer is not None else []
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *others])
     return tokenizer
 
 
 def _processor_of(kind: str, tokenizer: Any, tokens: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
     """Put special tokens around a text as the class `kind` of transformers does, whatever tokenizer.json says."""
     names = {name.removesuffix("_token"): _token(value) for name, value in tokens.items()}
+    names["lang"] = str(settings.get("src_lang") or "en_XX")
     ends = _CLASSES[kind][1]
-    found = {names.get(each.partition(":")[0], "") for each in " ".join(ends).split() if not each.startswith("$")}
+    written = {each.partition(":")[0] for each in " ".join(ends).split() if not each.startswith("$")}
+    found = {names.get(name, name) for name in written}
     ids = {text: tokenizer.token_to_id(text) for text in found}
     if None in ids.values():  # the folder says that there is none
         return tokenizer.post_processor
-    if kind in _BYTE_TOKENIZERS:
+    if kind in _ROBERTA_TOKENIZERS:
         first, last = names["cls"], names["sep"]
         trims, adds = bool(settings.get("trim_offsets", True)), bool(settings.get("add_prefix_space"))
         return processors.RobertaProcessing((last, ids[last]), (first, ids[first]), trims, adds)
@@ -415,6 +469,8 @@ def _named_tokens(settings: Mapping[str, Any], read: Callable[..., Any]) -> dict
     kind = _tokenizer_kind(settings)
     by_class = _CLASSES[kind][0] if kind in _CLASSES else ()
     found: dict[str, Any] = {**dict.fromkeys(_NAMED), **dict(zip(_NAMED, by_class, strict=False))}
+    if kind == "SplinterTokenizer":
+        found["question_token"] = "[QUESTION]"
     found |= {name: value for name, value in settings.items() if name.endswith("_token") and _token(value)}
     found |= {name: None for name in _NAMED if name in settings and settings[name] is None}
     if "added_tokens_decoder" not in settings:  # which is newer than the map
@@ -429,7 +485,7 @@ def _named_tokens(settings: Mapping[str, Any], read: Callable[..., Any]) -> dict
 
 def _add_tokens(tokenizer: Any, settings: Mapping[str, Any], read: Callable[..., Any]) -> None:
     """Add the tokens that the folder names beside those of tokenizer.json, as transformers does."""
-    extra = _extra_tokens(settings)
+    extra = _extra_tokens(settings) or [*_UNNAMED.get(_tokenizer_kind(settings), ())]
     written = settings.get("added_tokens_decoder")
     if isinstance(written, dict):
         made = [_added(each) for _, each in sorted(written.items(), key=lambda row: int(row[0]))]
@@ -464,14 +520,15 @@ def _added(written: Any) -> Any:
     return AddedToken(str(written["content"]), **{name: written[name] for name in flags if name in written})
 
 
-def _normalizer_of_pieces(tokenizer: Any, settings: Mapping[str, Any], is_albert: bool) -> Any:
+def _normalizer_of_pieces(tokenizer: Any, settings: Mapping[str, Any], kind: str) -> Any:
     """The normalizer that transformers 5 makes of the settings, with the table of characters of tokenizer.json."""
+    is_rembert = kind == "RemBertTokenizer"
     made: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    if not is_albert:
+    if is_rembert:
         made.append(normalizers.Replace(Regex(" {2,}"), " "))
-    if not settings.get("keep_accents", not is_albert):
+    if kind == "XLNetTokenizer" or not settings.get("keep_accents", is_rembert):
         made += [normalizers.NFKD(), normalizers.StripAccents()]
-    if settings.get("do_lower_case", is_albert):
+    if settings.get("do_lower_case", kind == "AlbertTokenizer"):
         made.append(normalizers.Lowercase())
     found = json.loads(tokenizer.normalizer.__getstate__()) if tokenizer.normalizer else {}
     tables = [each for each in found.get("normalizers", [found]) if each.get("type") == "Precompiled"]
@@ -484,11 +541,20 @@ def _settings_of(read: Callable[..., Any]) -> tuple[dict[str, Any], dict[str, An
     found = [read(each, required=False) for each in _TRANSFORMER_FILES]
     sentence: dict[str, Any] = next(filter(None, found), {})
     tokenizer = read("tokenizer_config.json", required=False)
-    if not tokenizer.get("tokenizer_class"):
-        config = read(CONFIG, required=False)
-        by_model = _MODEL_TOKENIZERS.get(str(config.get("model_type")))
-        tokenizer = {**tokenizer, "tokenizer_class": config.get("tokenizer_class") or by_model}
+    config = read(CONFIG, required=False)
+    kind = str(config.get("model_type"))
+    if kind in _PLAIN_MODELS:
+        tokenizer = {**tokenizer, "tokenizer_class": None}
+    elif not tokenizer.get("tokenizer_class"):
+        tokenizer = {**tokenizer, "tokenizer_class": config.get("tokenizer_class") or _MODEL_TOKENIZERS.get(kind)}
     return sentence, {**tokenizer, **(sentence.get("processor_kwargs") or sentence.get("tokenizer_args") or {})}
+
+
+def _with_pad_token(settings: dict[str, Any], padding: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`settings` with the token that the section `padding` of tokenizer.json names, where nothing else names one."""
+    if not padding or "pad_token" in settings or _tokenizer_kind(settings) in _CLASSES:
+        return settings
+    return {**settings, "pad_token": padding.get("pad_token")}
 
 
 def _longest_of_calls(sentence: Mapping[str, Any], model: str) -> int:

@@ -428,7 +428,7 @@ class ZeroShot(Task):
 
     def __init__(self, model: TextModel, tokenizer: Any, graph: Shapes) -> None:
         super().__init__(model, tokenizer, graph)
-        self._entailment = next((at for at, label in enumerate(model.labels) if is_entailment(label)), -1)
+        self._entailment = next((at for label, at in model.label_ids.items() if is_entailment(label)), -1)
         self._contradiction = 0 if self._entailment != 0 else -1
         try:
             self._hypothesis = _template(model.hypothesis)
