@@ -88,7 +88,7 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
 }
 # Tools use the configuration, the repository and the backends as a library, and the HTTP API. Of what serves they see
 # these modules: `openapi` writes down the routes that `serve` would have, the doctor opens the ports that it would
-# open, and the commands that run a model without a server run it as a load does.
+# open, the commands that run a model without a server run it as a load does, and the load client has its HTTP/2 frames.
 INSIDE = (
     "app.sites",
     "app.supervisor",
@@ -112,6 +112,7 @@ SEEN_BY_TOOLS = {
     "core.http.application": ("tools/request.py",),
     "core.http.openapi": ("tools/request.py",),
     "app.supervisor.start": ("tools/doctor.py",),
+    "app.worker.http2.frames": ("tools/bench/client.py",),
     "app.worker.listening_sockets": ("tools/doctor.py",),
     "core.lifecycle.golden_check": ("tools/bench/replay.py", "tools/validate.py"),
     "core.scheduling.run_once": ("tools/bench/candidates.py", "tools/importing/comparison.py"),

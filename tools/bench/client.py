@@ -27,6 +27,8 @@ from typing import Any
 
 from hpack import Decoder, Encoder, HPACKError
 
+from trident.app.worker.http2 import frames
+
 _RECEIVE = 1 << 18
 _CONNECT_S = 10.0
 # An answer that takes longer after the end of a run is an error.
@@ -255,19 +257,15 @@ class HttpConnection(_Connection):
         return [] if self._begun is None else [self._begun]
 
 
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
-_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
-_HEAD = 9
-_LARGEST_WINDOW = (1 << 31) - 1
-_FIRST_WINDOW = 65535
 _REFILL = 1 << 30
 # No dynamic table for what the server sends, so that equal trailers are equal bytes; no pushes; wide windows.
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_OWN_SETTINGS = ((1, 0), (2, 0), (4, _LARGEST_WINDOW))
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
-    return b"".join((len(payload).to_bytes(3, "big"), bytes((kind, flags)), stream.to_bytes(4, "big"), payload))
+_HELLO = b"".join(
+    (
+        frames.PREFACE,
+        frames.settings({1: 0, frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: frames.LARGEST_WINDOW}),
+        frames.window_update(0, frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW),
+    )
+)
 
 
 class GrpcConnection(_Connection):
@@ -290,7 +288,8 @@ class GrpcConnection(_Connection):
         # The second one has indexes alone.
         self._blocks = [encoder.encode(fields), encoder.encode(fields)]
         self._stream = -1
-        self._window, self._first_window, self._frame_size = _FIRST_WINDOW, _FIRST_WINDOW, 1 << 14
+        self._window = self._first_window = frames.DEFAULT_WINDOW
+        self._frame_size = frames.DEFAULT_FRAME
         self._windows: dict[int, int] = {}
         self._unsent: deque[tuple[int, memoryview]] = deque()
         self._taken = 0
@@ -300,19 +299,14 @@ class GrpcConnection(_Connection):
         self._calls: dict[int, float] = {}
         self._asked: deque[float] = deque()
         self._trailers: dict[bytes, str] = {}
-        settings = b"".join(name.to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in _OWN_SETTINGS)
-        self.write(_HELLO + _frame(_SETTINGS, 0, 0, settings) + self._refill(_LARGEST_WINDOW - _FIRST_WINDOW))
-
-    @staticmethod
-    def _refill(size: int) -> bytes:
-        return _frame(_WINDOW_UPDATE, 0, 0, size.to_bytes(4, "big"))
+        self.write(_HELLO)
 
     def send(self, begun: float) -> None:
         message = self.next()
         head = b""
         if not self.target.streams or self._stream < 0:
             self._stream += 2
-            head = _frame(_HEADERS, _END_HEADERS, self._stream, self._blocks[self._stream > 1])
+            head = frames.frame(frames.HEADERS, frames.END_HEADERS, self._stream, self._blocks[self._stream > 1])
             self._windows[self._stream] = self._first_window
         if self.target.streams:
             self._asked.append(begun)
@@ -320,17 +314,17 @@ class GrpcConnection(_Connection):
             self._calls[self._stream] = begun
         room = min(self._window, self._windows[self._stream], self._frame_size)
         if len(message) <= room and not self._unsent:
-            self._pay(self._stream, len(message))
-            end = 0 if self.target.streams else _END_STREAM
-            self.write(head + _frame(_DATA, end, self._stream, message))
+            self.write(head + self._data(self._stream, message, is_last=True))
             return
         self.write(head)
         self._unsent.append((self._stream, memoryview(message)))
         self._push()
 
-    def _pay(self, stream: int, size: int) -> None:
-        self._window -= size
-        self._windows[stream] -= size
+    def _data(self, stream: int, part: bytes | memoryview, *, is_last: bool) -> bytes:
+        self._window -= len(part)
+        self._windows[stream] -= len(part)
+        flags = frames.END_STREAM if is_last and not self.target.streams else 0
+        return frames.pack_head(len(part) << 8 | frames.DATA, flags, stream) + part
 
     def _push(self) -> None:
         """Send as much as the windows allow."""
@@ -342,9 +336,7 @@ class GrpcConnection(_Connection):
                     return
                 self._unsent.popleft()  # the server has reset it
                 continue
-            self._pay(stream, room)
-            is_last = room == len(rest) and not self.target.streams
-            self.write(_frame(_DATA, _END_STREAM if is_last else 0, stream, rest[:room]))
+            self.write(self._data(stream, rest[:room], is_last=room == len(rest)))
             self._unsent.popleft()
             if room < len(rest):
                 self._unsent.appendleft((stream, rest[room:]))
@@ -352,51 +344,51 @@ class GrpcConnection(_Connection):
     def feed(self, data: bytes, done: _Done) -> None:
         data = self._buffer + data if self._buffer else data
         at, size = 0, len(data)
-        while size - at >= _HEAD:
-            end = at + _HEAD + int.from_bytes(data[at : at + 3], "big")
+        while size - at >= frames.HEAD_SIZE:
+            length_and_kind, flags, stream = frames.read_head(data, at)
+            begin = at + frames.HEAD_SIZE
+            end = begin + (length_and_kind >> 8)
             if end > size:
                 break
-            stream = int.from_bytes(data[at + 5 : at + 9], "big") & _LARGEST_WINDOW
-            self._frame(data[at + 3], data[at + 4], stream, data[at + _HEAD : end], done)
+            self._frame(length_and_kind & 0xFF, flags, stream & frames.LARGEST_WINDOW, data[begin:end], done)
             at = end
         self._buffer = data[at:]
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes, done: _Done) -> None:
-        if kind == _DATA:
+        if kind == frames.DATA:
             self._taken += len(payload)
             if self._taken > _REFILL:
-                self.write(self._refill(self._taken))
+                self.write(frames.window_update(0, self._taken))
                 self._taken = 0
             if self.target.streams:
                 self._answers(stream, payload, done)
-        elif kind == _HEADERS and flags & _END_STREAM:
+        elif kind == frames.HEADERS and flags & frames.END_STREAM:
             self._ended(stream, self._status(payload), done)
-        elif kind == _RST_STREAM:
+        elif kind == frames.RST_STREAM:
             self._ended(stream, f"the stream was reset with {int.from_bytes(payload, 'big')}", done)
-        elif kind == _SETTINGS and not flags & _ACK:
+        elif kind == frames.SETTINGS and not flags & frames.ACK:
             self._settings(payload)
-        elif kind == _PING and not flags & _ACK:
-            self.write(_frame(_PING, _ACK, 0, payload))
-        elif kind == _WINDOW_UPDATE:
-            more = int.from_bytes(payload, "big")
+        elif kind == frames.PING and not flags & frames.ACK:
+            self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+        elif kind == frames.WINDOW_UPDATE:
+            (more,) = frames.read_uint32(payload, 0)
             if not stream:
                 self._window += more
             elif stream in self._windows:
                 self._windows[stream] += more
             self._push()
-        elif kind == _GOAWAY:
+        elif kind == frames.GOAWAY:
             raise Broken(f"the server ended the connection: {payload[8 : 8 + _SHOWN_ERROR].decode(errors='replace')}")
 
     def _settings(self, payload: bytes) -> None:
-        for at in range(0, len(payload), 6):
-            name, value = int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
-            if name == 4:
+        for name, value in frames.setting_pairs(payload):
+            if name == frames.INITIAL_WINDOW_SIZE:
                 for stream in self._windows:
                     self._windows[stream] += value - self._first_window
                 self._first_window = value
-            elif name == 5:
+            elif name == frames.MAX_FRAME_SIZE:
                 self._frame_size = value
-        self.write(_frame(_SETTINGS, _ACK, 0))
+        self.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self._push()
 
     def _status(self, block: bytes) -> str:
