@@ -22,6 +22,7 @@ from trident.core.http.payloads.inference import body_format, decode_payload, fo
 from trident.core.http.payloads.tables import table_as_instances
 from trident.core.http.reply import JSON, Environ, Reply, json_reply
 from trident.core.http.routes import GET, POST, Route
+from trident.core.http.text_generation import text_answer
 from trident.core.inference.request import LATEST, InferenceRequest
 
 _NOT_YET = 503
@@ -65,6 +66,8 @@ def _score(default: DefaultModel, application: V2Application, environ: Environ) 
     body = read_body(application, environ)
     model, size_text = default.find(), application.binary_header(environ)
     if size_text is None:
+        if (answer := text_answer(application, environ, model, body)) is not None:
+            return answer
         body = table_as_instances(body, model.spec) or body
     found = None if size_text is not None else body_format(environ.get("CONTENT_TYPE", ""), body, model.spec, "")
     if found is None:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from trident.adapters.sagemaker.platform import DEFAULT_ACCEPT, SESSIONS_EXPIRATION, SageMakerSettings
-from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
@@ -22,7 +21,6 @@ from trident.core.frontend.dataplane import one_response
 from trident.core.frontend.request import RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose
-from trident.core.http.completions import generates
 from trident.core.http.dataplane import infer_body, off_hub, read_body
 from trident.core.http.payloads.inference import (
     CSV,
@@ -45,8 +43,7 @@ from trident.core.http.payloads.inference import (
 )
 from trident.core.http.payloads.tables import table_as_instances
 from trident.core.http.reply import Environ, Headers, Reply
-from trident.core.http.text_generation import invocation
-from trident.core.http.text_routes import hugging_face
+from trident.core.http.text_generation import text_answer
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import LATEST, InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.tensors import BYTES
@@ -114,7 +111,6 @@ _LONGEST_ID = 64
 # The bodies that open and close a session of AWS's containers for language models.
 _CONTROL = b'"requestType"'
 _LONGEST_CONTROL = 64
-_LONGEST_CHAT = 16 << 20
 _ANSWERED = (CUSTOM_ATTRIBUTES, NEW_SESSION_ID, CLOSED_SESSION_ID)
 _LONGEST_ANSWER = 1024
 
@@ -206,10 +202,10 @@ def _is_visible(text: str) -> bool:
 
 def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:
     body = read_body(application, environ)
-    # A model that answers once takes chats, too; its other bodies are formats of tensors.
-    is_chat = generates(model.spec) and len(body) < _LONGEST_CHAT and b'"messages"' in bytes(body)
-    if (model.spec.decoupled or is_chat) and (generated := invocation(application, environ, model, body)) is not None:
-        return generated
+    content_type: str = environ.get("CONTENT_TYPE") or ""
+    size_text = BINARY.size_text(content_type)
+    if size_text is None and (answer := text_answer(application, environ, model, body)) is not None:
+        return answer
     spec = one_response(model).spec
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send the model's inputs, in a format that Content-Type names")
@@ -218,14 +214,8 @@ def invoke(application: V2Application, environ: Environ, model: ServedModel, res
             "the body only opens or closes a session: send the first inputs with NEW_SESSION, and the custom attribute "
             "sequence_end=true with the last"
         )
-    content_type: str = environ.get("CONTENT_TYPE") or ""
-    size_text = BINARY.size_text(content_type)
     if size_text is None:
         body = table_as_instances(body, spec) or body
-        if spec.backend == TEXT_BACKEND:
-            answer = hugging_face(application, environ, model, body)
-            if answer is not None:
-                return answer
         if may_be_request_lines(content_type, body):
             lines = off_hub(application, len(body), request_lines, content_type, body, spec)
             if lines is not None:

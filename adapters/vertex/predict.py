@@ -48,7 +48,7 @@ from trident.core.http.payloads.inference import (
 )
 from trident.core.http.payloads.payload import DecodedPayload, DocumentForm, document_form
 from trident.core.http.reply import BODY_KEY, CLIENT_GONE_KEY, Environ, Reply, body_size
-from trident.core.http.text_generation import invocation
+from trident.core.http.text_generation import text_answer
 from trident.core.inference.request import LATEST, InferenceRequest, version_number
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
@@ -152,7 +152,8 @@ _EVENT_STREAM = "text/event-stream"
 _INPUTS = re.compile(rb'"inputs"\s*:')
 _STREAM = re.compile(rb'"stream"|\\u')
 # Members of a body for containers that generate text. In generate's form they may be inputs of the model.
-_GENERATION = frozenset({"messages", "prompt", "inputs"})
+_CHAT = frozenset({"messages"})
+_GENERATION = _CHAT | {"prompt", "inputs"}
 # A body of these has no instances, and names no model.
 _ONE_FORM = (PayloadKind.V2, PayloadKind.GENERATE)
 # A search is faster than the inflation of bytes: a megabyte in two milliseconds.
@@ -186,16 +187,17 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     )
     if size_text is not None and not _SIZE.fullmatch(size_text):
         raise BINARY.missing_size()
-    if not is_v2 and kind is PayloadKind.AUTO and model.spec.decoupled and _GENERATION.isdisjoint(model.spec.inputs):
-        generated = invocation(application, environ, model, body)
-        if generated is not None:
-            endpoint.limits.check_response(body_size(generated))
-            return generated
+    others = _GENERATION if model.spec.decoupled else _CHAT
+    if not is_v2 and kind is PayloadKind.AUTO and others.isdisjoint(model.spec.inputs):
+        answer = text_answer(application, environ, model, body)
+        if answer is not None:
+            endpoint.limits.check_response(body_size(answer))
+            return answer
     found = None if is_v2 else _body_format(application, kind, content_type, body, model.spec)
     if found is PayloadKind.GENERATE:
         is_stream = is_stream or off_hub(application, len(body), asks_for_stream, body)
-        answer = answer_events if is_stream else answer_object
-        reply = answer(application, environ, model, body, version)
+        view = answer_events if is_stream else answer_object
+        reply = view(application, environ, model, body, version)
     elif not isinstance(found, Format):
         if is_stream:
             raise Unsupported(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from trident.core.config.platforms import GENAI
+from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, ServerError
 from trident.core.http.completions import (
@@ -44,7 +45,7 @@ from trident.core.http.dataplane import add_load, complete, off_hub
 from trident.core.http.errors import DOCUMENTED, NO_CONSOLE, RouteNotFound, error_document, event, log_error
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
-from trident.core.http.text_routes import flag, pipeline_at_the_root, read_object, served_models
+from trident.core.http.text_routes import flag, hugging_face, pipeline_at_the_root, read_object, served_models
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
@@ -55,6 +56,7 @@ MEMBERS = frozenset({"num_return_sequences", "return_full_text", "do_sample", "d
 """Options of transformers' pipeline and of text-generation-inference that are read here."""
 ONLY_AS_INPUT = ("max_length", "truncate", "decoder_input_details", "watermark", "typical_p")
 """Further options of these, which only a model with such an input can do."""
+_LONGEST_CHAT = 16 << 20
 # The names of a prompt: text-generation-inference's, OpenAI's, and that of Triton's vLLM models.
 _PROMPTS = ("inputs", "prompt", "text_input")
 
@@ -135,18 +137,41 @@ def generate_stream(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     return _stream(front_end, environ, model_that_generates(front_end, body.get("model")), body)
 
 
-def invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
+def text_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
+    """The answer to what containers for texts take on a platform's one route; None for another body, such as tensors.
+
+    Raises ServerError.
+    """
+    spec = model.spec
+    if not len(body):
+        return None
+    if spec.decoupled:
+        return _invocation(front_end, environ, model, body)
+    if spec.backend == TEXT_BACKEND:
+        return hugging_face(front_end, environ, model, body)
+    # A model that answers once takes chats, too; its other bodies are formats of tensors.
+    if not generates(spec) or len(body) >= _LONGEST_CHAT or b'"messages"' not in bytes(body):
+        return None
+    asked = _object(front_end, body)
+    return completed(front_end, environ, CHAT, model, asked) if "messages" in asked else None
+
+
+def _object(front_end: HttpFrontEnd, body: Buffer) -> dict[str, Any]:
+    """The JSON object in the body; an empty one if there is none."""
+    try:
+        asked = off_hub(front_end, len(body), orjson.loads, body)
+    except ValueError:
+        return {}
+    return asked if isinstance(asked, dict) else {}
+
+
+def _invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
     """The answer to what containers for generation take on a platform's one route; None for another body.
 
     That is OpenAI's `{"messages": …}` or `{"prompt": …}`, `{"inputs": "…", "parameters": {…}}` of text-generation-
     inference, or a list of texts and of these as `instances`. Raises ServerError.
     """
-    try:
-        asked = off_hub(front_end, len(body), orjson.loads, body)
-    except ValueError:
-        return None
-    if not isinstance(asked, dict):
-        return None
+    asked = _object(front_end, body)
     if "text_inputs" in asked:
         raise InvalidRequest("'text_inputs' is not supported by models that generate", hint="send 'inputs'")
     given = asked.get("inputs")
@@ -350,7 +375,7 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
         able = [each for each in ready if generates(each.spec)]
         model = model_that_generates(front_end, None) if able and len(able) == len(ready) else None
     if model is not None and generates(model.spec):
-        answer = invocation(front_end, environ, model, orjson.dumps(body))
+        answer = _invocation(front_end, environ, model, orjson.dumps(body))
         if answer is not None:
             return answer
         raise InvalidRequest("'inputs' must be a text or a list of texts")

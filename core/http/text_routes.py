@@ -383,6 +383,11 @@ def hugging_face(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, 
             return None
     if len(documents) == 1 and isinstance(documents[0], dict) and "text_inputs" in documents[0]:
         return _embedded_texts(front_end, environ, model, documents[0])
+    instances = documents[0].get("instances") if len(documents) == 1 and isinstance(documents[0], dict) else None
+    if isinstance(instances, list) and instances and all(_is_of_pipeline(each) for each in instances):  # on Vertex AI
+        shared = documents[0].get("parameters")
+        answers = [_pipeline_answer(front_end, environ, model, {"parameters": shared, **each}) for each in instances]
+        return json_reply({"predictions": answers})
     if not documents or not all(_is_of_pipeline(document) for document in documents):
         return None
     if is_lines:
@@ -422,8 +427,12 @@ def _line_replies(
 def _is_of_pipeline(document: Any) -> bool:
     inputs = document.get("inputs") if isinstance(document, dict) else None
     if isinstance(inputs, list):
-        return bool(inputs) and {type(each) for each in inputs} in ({str}, {dict})
-    return isinstance(inputs, str | dict)
+        kinds = {type(each) for each in inputs}
+        return kinds == {str} or (kinds == {dict} and "datatype" not in inputs[0])  # those are of the v2 protocol
+    # Lists by name are columns.
+    return isinstance(inputs, str) or (
+        isinstance(inputs, dict) and not all(isinstance(each, list) for each in inputs.values())
+    )
 
 
 def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -236,7 +236,7 @@ def body_format(content_type: str, body: Buffer, spec: ModelSpec, also: str) -> 
         return TENSOR if form is DocumentForm.V2 else JSON_OR_TENSOR
     if form in _OBJECTS or (form is DocumentForm.BARE and essence == OCTETS):
         return JSON
-    supported = f"{supported_types((also,))}, and {OCTETS} for a model with one input"
+    supported = f"{supported_types((also,) if also else ())}, and {OCTETS} for a model with one input"
     raise UnsupportedMediaType(f"Content-Type '{essence}' is not supported here, supported are: {supported}")
 
 

@@ -39,11 +39,12 @@ def table_as_instances(body: Buffer, spec: ModelSpec) -> bytes | None:
     if others := [other for other in document if other != name]:
         raise InvalidRequest(f"'{others[0][:60]}' is not supported beside '{name}'")
     columns, rows = _table(name, document[name])
+    needed = [each.name for each in spec.inputs.values() if not each.optional] or list(spec.inputs)
+    takes_rows = not columns and len(needed) == 1  # whatever they are
     for at, row in enumerate(rows):
-        if not isinstance(row, list) or (columns and len(row) != len(columns)):
+        if not takes_rows and (not isinstance(row, list) or (columns and len(row) != len(columns))):
             expected = f"a list of {len(columns)} values, one for each column" if columns else "a list of values"
             raise InvalidRequest(f"row {at} of '{name}': expected {expected}, got {shown(row)}")
-    needed = [each.name for each in spec.inputs.values() if not each.optional] or list(spec.inputs)
     instances: list[Any]
     if columns and spec.inputs.keys() >= set(columns) >= set(needed):
         instances = [dict(zip(columns, row, strict=True)) for row in rows]

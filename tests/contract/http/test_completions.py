@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import openai
 import pytest
 import requests
 
+from tests.contract.servers.ports import free_ports
 from tests.contract.servers.server import ServerProcess
 
 # Answers with the words of its prompt in upper case, at most `max_tokens` of them, and fails at the word `fail`.
@@ -103,11 +105,29 @@ def client(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         (folder / "models" / name / "1").mkdir(parents=True)
         (folder / "models" / name / "config.pbtxt").write_text(config)
         (folder / "models" / name / "1" / "model.py").write_text(program)
+    sagemaker, vertex, azureml = free_ports(3)
+    options = ("--platform=plain", "--allow-sagemaker=true", f"--sagemaker-port={sagemaker}", "--allow-azureml=true")
+    options += (f"--azureml-port={azureml}", "--azureml-default-model=once", "--allow-vertex-ai=true")
+    options += (f"--vertex-ai-port={vertex}", "--vertex-ai-default-model=once", "--shutdown-grace-secs=0")
+    environment = {**os.environ, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "once"}
+    environment |= {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
+    doors = {"sagemaker": f"{sagemaker}/invocations", "vertex": f"{vertex}/predict", "azureml": f"{azureml}/score"}
     with (
-        ServerProcess(folder / "models", folder / "log", "--shutdown-grace-secs=0") as server,
+        ServerProcess(folder / "models", folder / "log", *options, environment=environment) as server,
         openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0) as made,
     ):
+        made.doors = {name: f"http://127.0.0.1:{rest}" for name, rest in doors.items()}  # type: ignore[attr-defined]
         yield made
+
+
+@pytest.mark.parametrize("platform", ["sagemaker", "vertex", "azureml"])
+def test_platforms_accept_chats_for_a_model_with_one_response(client: Any, platform: str) -> None:
+    def ask(body: Any) -> Any:
+        return requests.post(client.doors[platform], json=body).json()
+
+    chat = {"model": "", "messages": [{"role": "user", "content": "one"}]}
+    assert ask(chat)["choices"][0]["message"]["content"] == "USER: ONE\nASSISTANT:"
+    assert ask({"instances": ["messages", "two"]}) == {"predictions": [["MESSAGES"], ["TWO"]]}
 
 
 @pytest.mark.parametrize("name", ["", "dummy"])

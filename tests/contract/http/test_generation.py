@@ -39,14 +39,16 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     begins = Tokenizer.from_file(tokenizer)
     begins.post_processor = processors.TemplateProcessing(single=f"{PAD} $A", special_tokens=[(PAD, 1)])
     begins.save(tokenizer)
-    port, vertex_port = free_ports(2)
+    port, vertex_port, azureml_port = free_ports(3)
+    azureml = ("--allow-azureml=true", f"--azureml-port={azureml_port}", "--azureml-default-model=counter")
     sagemaker = ("--platform=plain", "--allow-sagemaker=true", f"--sagemaker-port={port}")
     vertex = ("--allow-vertex-ai=true", f"--vertex-ai-port={vertex_port}", "--vertex-ai-default-model=counter")
     routes = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
     environment = {**os.environ, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "counter", **routes}
-    options = ("--shutdown-grace-secs=0", *sagemaker, *vertex)
+    options = ("--shutdown-grace-secs=0", *sagemaker, *vertex, *azureml)
     with ServerProcess(folder / "models", folder / "log", *options, environment=environment) as made:
         made.sagemaker = f"http://127.0.0.1:{port}/invocations"  # type: ignore[attr-defined]
+        made.azureml = f"http://127.0.0.1:{azureml_port}/score"  # type: ignore[attr-defined]
         made.vertex = f"http://127.0.0.1:{vertex_port}/predict"  # type: ignore[attr-defined]
         yield made
 
@@ -513,7 +515,7 @@ def test_vertex_predicts_for_instances_that_are_prompts(server: ServerProcess) -
     assert requests.post(url, json={"instances": [" one"] * 129}).status_code == 400
 
 
-@pytest.mark.parametrize("platform", ["sagemaker", "vertex"])
+@pytest.mark.parametrize("platform", ["sagemaker", "vertex", "azureml"])
 def test_platforms_accept_requests_for_text_generation_containers(server: ServerProcess, platform: str) -> None:
     url = getattr(server, platform)
     asked = {"inputs": " one", "parameters": {"max_new_tokens": 2, "do_sample": False, "return_full_text": True}}

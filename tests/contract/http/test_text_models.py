@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -363,14 +364,27 @@ def test_hub_client_uses_the_address_of_a_single_model_server(tmp_path: Path) ->
     write_folder(tmp_path / "models" / "embedder")
     distance = json.dumps({"similarity_fn_name": "euclidean"})
     (tmp_path / "models" / "embedder" / "config_sentence_transformers.json").write_text(distance)
-    (port,) = free_ports(1)
-    sagemaker = ("--platform=plain", "--allow-sagemaker=true", f"--sagemaker-port={port}")
-    with ServerProcess(tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0", *sagemaker) as server:
+    sagemaker, vertex, azureml = free_ports(3)
+    options = ("--platform=plain", "--allow-sagemaker=true", f"--sagemaker-port={sagemaker}", "--allow-vertex-ai=true")
+    options += (f"--vertex-ai-port={vertex}", "--allow-azureml=true", f"--azureml-port={azureml}")
+    environment = {**os.environ, "AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
+    with ServerProcess(
+        tmp_path / "models", tmp_path / "log", "--shutdown-grace-secs=0", *options, environment=environment
+    ) as server:
         hub = InferenceClient(model=f"http://{server.address}")
         np.testing.assert_allclose(hub.feature_extraction("cat", normalize=True), [unit(mean_of("cat"))], rtol=1e-5)
         distances = hub.sentence_similarity("cat", ["dog"])
-        found = requests.post(f"http://127.0.0.1:{port}/invocations", json={"text_inputs": ["cat"]}).json()
-        np.testing.assert_allclose(found["embedding"], [mean_of("cat")], rtol=1e-5)
+        for door in (f"{sagemaker}/invocations", f"{vertex}/predict", f"{azureml}/score"):
+            url, vector = f"http://127.0.0.1:{door}", [pytest.approx(mean_of("cat").tolist(), rel=1e-5)]
+            assert requests.post(url, json={"text_inputs": ["cat"]}).json() == {"embedding": vector}
+            assert requests.post(url, json={"inputs": "cat"}).json() == vector
+            many = {"instances": [{"inputs": "cat"}, {"inputs": ["cat", "cat"]}]}
+            assert requests.post(url, json=many).json() == {"predictions": [vector, vector * 2]}
+            tensor: Any = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["cat"]}
+            assert requests.post(url, json={"inputs": [tensor]}).json()["outputs"][0]["data"] == vector[0]
+            columns = requests.post(url, json={"inputs": {"text": ["cat"]}}).json()
+            assert columns["outputs"]["embedding"] == vector
+            assert requests.post(url, data=b"", headers={"Content-Type": "text/plain"}).status_code >= 400
         assert distances == pytest.approx([-np.linalg.norm(mean_of("cat") - mean_of("dog"))], rel=1e-5)
 
 

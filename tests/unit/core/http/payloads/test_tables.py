@@ -31,6 +31,7 @@ OPTIONAL = model({"text": ("BYTES", (1,)), "more": ("BYTES", (1,))}, optional="m
         ({"dataframe_records": RECORDS}, COLUMNS, {"a": [[1], [3]], "b": [[2], [4]]}),
         ({"input_data": {"columns": ["b", "a"], "data": ROWS}}, COLUMNS, {"b": [[1], [3]], "a": [[2], [4]]}),
         ({"dataframe_split": {"columns": ["text"], "data": [["x"], ["y"]]}}, OPTIONAL, {"text": [[b"x"], [b"y"]]}),
+        ({"input_data": ["x", "y"]}, OPTIONAL, {"text": [[b"x"], [b"y"]]}),
         ({"dataframe_records": [{"text": "x", "more": "y"}]}, OPTIONAL, {"text": [[b"x"]], "more": [[b"y"]]}),
     ],
 )
