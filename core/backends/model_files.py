@@ -85,9 +85,11 @@ def path_of_model(
     )
 
 
+PICKLE = "Python's pickle"
+TORCH_EXPORT, TORCH_SAVE, TORCH_SCRIPT = "PyTorch (torch.export)", "PyTorch's torch.save", "PyTorch (TorchScript)"
 # First bytes of files, and the programs that wrote them.
 _ORIGINS = (
-    (re.compile(rb"\x80[\2-\5]"), "Python's pickle"),
+    (re.compile(rb"\x80[\2-\5]"), PICKLE),
     (re.compile(rb"tree\r?\nversion="), "LightGBM"),
     (re.compile(rb'\{(?:\s*"|L\0{7}\x07)learner'), "XGBoost"),  # JSON and UBJSON
     (re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<net "), "OpenVINO"),
@@ -113,10 +115,10 @@ def origin_of(path: Path) -> str | None:
         except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
             return None
         if "archive_format" in names:
-            return "PyTorch (torch.export)"
-        if "constants.pkl" in names:
-            return "PyTorch (TorchScript)"
-        return "PyTorch's torch.save" if "data.pkl" in names else None
+            return TORCH_EXPORT
+        if "constants.pkl" in names:  # of the code: every archive has them, and nothing that `torch.save` writes does
+            return TORCH_SCRIPT
+        return TORCH_SAVE if "data.pkl" in names else None
     for pattern, text in _ORIGINS:
         if match := pattern.match(start):
             return text.format(*[group[0] for group in match.groups()])

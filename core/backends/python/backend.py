@@ -139,15 +139,9 @@ class PythonBackend:
             raise BackendFailed(f"Stub process '{config.name}' is not healthy.", hint=how) from None
         finally:
             process.end()
-        for name in _COMPLETED:
-            config.ClearField(name)
-            value = getattr(completed, name)
-            if isinstance(value, int):
-                setattr(config, name, value)
-            elif name in ("input", "output"):
-                getattr(config, name).extend(value)
-            elif completed.HasField(name):
-                getattr(config, name).CopyFrom(value)
+        for name in config.DESCRIPTOR.fields_by_name:
+            (config if name in _COMPLETED else completed).ClearField(name)
+        config.MergeFrom(completed)
 
     def check(self, config: ModelConfig) -> None:
         if self._file is None:

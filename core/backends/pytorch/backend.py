@@ -22,10 +22,15 @@ from typing import Any
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.model_files import (
+    PICKLE,
+    TORCH_EXPORT,
+    TORCH_SAVE,
+    TORCH_SCRIPT,
     boolean,
     content_hint,
     field_of,
     integer,
+    origin_of,
     parameters_of,
     path_of_model,
     start_of,
@@ -515,9 +520,6 @@ def _wrong(message: str, config: ModelConfig, field: str) -> BackendFailed:
     return BackendFailed(message, field=f"sequence_batching.{field}")
 
 
-_ARCHIVE = b"PK\x03\x04"
-# The constants of the code: every TorchScript archive has them, and nothing that `torch.save` writes does.
-_CONSTANTS = "constants.pkl"
 _SCRIPT_IT = "save the model with torch.jit.script(model).save(PATH) or torch.jit.trace(model, example).save(PATH)"
 
 
@@ -528,31 +530,19 @@ def module_path(version: Path, config: ModelConfig) -> Path:
 
 def check_archive(path: Path, model: str) -> None:
     """Raise ModelLoadFailed unless the file is a TorchScript archive. Reads its table of contents, runs nothing."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        start = start_of(path, len(_ARCHIVE)) or b""
-        hint = content_hint(path)
-        if not hint and start[:1] == b"\x80":
-            hint = f"the file is a pickle, which could run any code when it is loaded: {_SCRIPT_IT}"
-        elif not hint and start == _ARCHIVE:
-            hint = "the archive is incomplete, because its table of contents is missing: copy the file again"
-        elif not hint:
-            hint = f"compare the file{written_by(path)} with the original; or {_SCRIPT_IT}"
-        raise _failed("the file is not a TorchScript archive", model, hint) from None
-    if any(Path(name).name == _CONSTANTS for name in names):
+    origin = origin_of(path)
+    if origin == TORCH_SCRIPT:
         return
-    if any(Path(name).name == "data.pkl" for name in names):
-        raise _failed(
-            "the file is a pickle that torch.save has written, which could run any code when it is loaded",
-            model,
-            _SCRIPT_IT,
-        )
-    is_package = any("aotinductor" in name or name.endswith("archive_format") for name in names)
-    hint = 'rename it to model.pt2 and set platform: "torch_aoti"' if is_package else _SCRIPT_IT
-    raise _failed("the file is not a TorchScript archive", model, hint)
-
-
-def _failed(text: str, model: str, hint: str | None) -> ModelLoadFailed:
-    return ModelLoadFailed(f"failed to load model '{model}': {text}", hint=hint)
+    text, hint = "the file is not a TorchScript archive", content_hint(path)
+    if origin == TORCH_SAVE:
+        text = "the file is a pickle that torch.save has written, which could run any code when it is loaded"
+        hint = _SCRIPT_IT
+    elif origin == TORCH_EXPORT:
+        hint = 'rename it to model.pt2 and set platform: "torch_aoti"'
+    elif origin == PICKLE:
+        hint = f"the file is a pickle, which could run any code when it is loaded: {_SCRIPT_IT}"
+    elif not hint and start_of(path, 2) == b"PK" and not zipfile.is_zipfile(path):
+        hint = "the archive is incomplete, because its table of contents is missing: copy the file again"
+    elif not hint:
+        hint = f"compare the file{written_by(path)} with the original; or {_SCRIPT_IT}"
+    raise ModelLoadFailed(f"failed to load model '{model}': {text}", hint=hint)

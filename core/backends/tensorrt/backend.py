@@ -6,7 +6,6 @@ Source: TensorRT's Python API reference, IExecutionContext; docs/spec/framework-
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,15 @@ import numpy as np
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import BoundTensor, Failures, Framework, InProcessModel, Runner
-from trident.core.backends.model_files import content_hint, field_of, origin_of, parameters_of, start_of, weight_bytes
+from trident.core.backends.model_files import (
+    content_hint,
+    field_of,
+    origin_of,
+    parameters_of,
+    path_of_model,
+    start_of,
+    weight_bytes,
+)
 from trident.core.backends.tensorrt.engine import (
     EngineDescription,
     EngineError,
@@ -39,10 +46,10 @@ from trident.core.backends.tensorrt.engine import (
 from trident.core.backends.tensors import StagingBuffer
 from trident.core.config.autocomplete import Watch, unwatched
 from trident.core.config.placement import DeviceKind, Placement, placements
-from trident.core.config.problem import ModelSignature, is_plain
+from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda import CudaDriver, CudaError, CudaStream, DeviceBlock, PinnedBuffers, compute_capability
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, Array, Shape, element_count
 from trident.core.memo import Memo
@@ -54,8 +61,6 @@ _log = logging.getLogger("trident.backends")
 _FAILURES = Failures((CudaError, EngineError, RuntimeError), error_of, is_poison)
 
 DEFAULT_FILE = "model.plan"
-# Usual names of plans.
-_ENDINGS = (".plan", ".engine", ".trt")
 _ONNX = b"\x08"
 _METADATA_AT_MOST = 1 << 20
 
@@ -158,7 +163,9 @@ class TensorRtBackend:
     def _plan(self, version: Path, config: ModelConfig, device_id: int) -> Path:
         """The plan for a GPU, which begins as one. Raises RepositoryUnavailable or ModelLoadFailed."""
         capability = self._capability_of(device_id) if config.cc_model_filenames else ""
-        path = plan_path(version, config, capability)
+        name = config.cc_model_filenames.get(capability, "") or config.default_model_filename or DEFAULT_FILE
+        message = f"unable to find '{version / name}' for model instance '{config.name}'"
+        path = path_of_model(version, config, name, message=message)
         if problem := plan_problem(path):
             raise ModelLoadFailed(
                 f"unable to load plan file to auto complete config: {path}", hint=problem, model=config.name
@@ -201,25 +208,6 @@ class TensorRtBackend:
 
 def _first_gpu(config: ModelConfig) -> int:
     return next((placement.device_id for placement in placements(config)), 0)
-
-
-def plan_path(version: Path, config: ModelConfig, capability: str = "") -> Path:
-    """The plan in the directory of a version, for a GPU of compute `capability` (`9.0`).
-
-    Raises RepositoryUnavailable with Triton's text.
-    """
-    name = config.cc_model_filenames.get(capability, "") or config.default_model_filename or DEFAULT_FILE
-    path = version / name
-    if is_plain(name) and path.is_file():
-        return path
-    others: list[str] = []
-    with suppress(OSError):
-        others = sorted(other for other in os.listdir(version) if other.endswith(_ENDINGS) and other != name)
-    if others:
-        hint = f"the version directory has '{others[0]}': rename it, or set default_model_filename: \"{others[0]}\""
-    else:
-        hint = "put the plan there, or name its file in default_model_filename, or by GPU in cc_model_filenames"
-    raise RepositoryUnavailable(f"unable to find '{path}' for model instance '{config.name}'", hint=hint)
 
 
 def plan_problem(path: Path) -> str | None:

@@ -426,7 +426,7 @@ def test_plans_under_another_name_are_suggested(tmp_path: Path, cuda: FakeCuda) 
     version = write_plan(tmp_path / "1", add_sub(), "yolo.engine")
     with pytest.raises(RepositoryUnavailable, match="for model instance 'model'") as caught:
         backend_on(cuda).complete(version, trt_config())
-    assert "'yolo.engine': rename it" in str(caught.value.hint)
+    assert "found model/1/yolo.engine, expected model/1/model.plan: rename it" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
