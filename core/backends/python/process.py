@@ -70,6 +70,7 @@ from trident.core.inference.response import InferenceResponse
 from trident.core.interprocess.frames import BadFrame, frame, wait_readable
 from trident.core.interprocess.restarts import end_text
 from trident.core.interprocess.shared_memory import SharedMemory
+from trident.core.observability.hardware import text_of
 from trident.core.observability.metrics.custom_metrics import CustomMetrics, MetricKind, OwnMetrics
 
 _log = logging.getLogger("trident.backends.python")
@@ -246,7 +247,6 @@ def _positive(name: str, parameters: Mapping[str, str]) -> float | None:
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _NO_CLASS = "has no attribute 'TritonPythonModel'"
 _PROGRESS_EVERY_S = 10.0
-_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,11 +435,8 @@ class ModelProcess:
     @property
     def resident_bytes(self) -> int:
         """Resident memory of the process without what it shares with the server; 0 if it has ended."""
-        try:
-            fields = Path(f"/proc/{self.id}/statm").read_text().split()
-            return (int(fields[1]) - int(fields[2])) * _PAGE
-        except (OSError, ValueError, IndexError):
-            return 0
+        fields = text_of(Path(f"/proc/{self.id}/statm")).split()
+        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGESIZE") if len(fields) > 2 else 0
 
     def release_memory(self) -> None:
         self._channel.release_memory()

@@ -83,10 +83,10 @@ def test_cpu_replaces_a_missing_gpu_if_allowed(backend: str) -> None:
     assert isinstance(found, CpuInstead) == (backend == "fake")
 
 
-def written_in_python(tmp_path: Path, name: str = "mine") -> BackendRegistry:
+def written_in_python(tmp_path: Path) -> BackendRegistry:
     """A registry with one backend that is written in Python."""
-    (tmp_path / "backends" / name).mkdir(parents=True)
-    (tmp_path / "backends" / name / "model.py").touch()
+    (tmp_path / "backends" / "mine").mkdir(parents=True)
+    (tmp_path / "backends" / "mine" / "model.py").touch()
     return BackendRegistry({"": {"backend-directory": str(tmp_path / "backends")}})
 
 

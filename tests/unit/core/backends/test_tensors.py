@@ -208,8 +208,8 @@ def test_padded_inputs_that_do_not_fit_together_fail() -> None:
 # --- batch inputs
 
 
-def made(kind: str, *shapes: tuple[int, ...], data_type: str = "TYPE_INT32") -> object:
-    text = f"batch_input {{ kind: {kind} target_name: 'T' data_type: {data_type} source_input: 'INPUT0' }}"
+def made(kind: str, *shapes: tuple[int, ...]) -> object:
+    text = f"batch_input {{ kind: {kind} target_name: 'T' data_type: TYPE_INT32 source_input: 'INPUT0' }}"
     (spec,) = batch_inputs(config_of(text), "model")
     return spec.array([request(INPUT0=np.zeros(shape, np.float32)) for shape in shapes]).tolist()
 

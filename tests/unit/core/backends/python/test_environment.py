@@ -55,12 +55,12 @@ def archive_of(folder: Path, path: Path) -> Path:
     return path
 
 
-def wheel(folder: Path, name: str, version: str, code: str = "") -> Path:
+def wheel(folder: Path, name: str, version: str) -> Path:
     """A package with one module, as pip installs it."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
     files = {
-        f"{name}.py": f'__version__ = "{version}"\n{code}',
+        f"{name}.py": f'__version__ = "{version}"\n',
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }

@@ -79,8 +79,8 @@ def backend_on(
     )
 
 
-def trt_config(text: str = "", gpus: Sequence[int] = (0,), group: str = "") -> ModelConfig:
-    groups = f'instance_group {{ name: "model" kind: KIND_GPU count: 1 gpus: {list(gpus)} {group} }}\n'
+def trt_config(text: str = "", group: str = "") -> ModelConfig:
+    groups = f'instance_group {{ name: "model" kind: KIND_GPU count: 1 gpus: 0 {group} }}\n'
     return config_of(groups + text, backend="tensorrt")
 
 
