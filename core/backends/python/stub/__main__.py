@@ -147,13 +147,13 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
                 result = host.auto_complete(order["complete"])
                 channel.send(STARTED, 0, to_json({"config": result}))
                 return
-            if order.get("trial") == "import":
-                host.import_only()
-                channel.send(STARTED, 0, b"{}")
-                return
-            host.initialize()
+            only_import = order.get("trial") == "import"
+            host.initialize(only_import)
             if "trial" in order:
                 host.require_execute()
+            if only_import:
+                channel.send(STARTED, 0, b"{}")
+                return
         except ModelFailed as error:
             channel.send(STARTED, 0, to_json(str(error)), FAILED)
             return

@@ -94,29 +94,23 @@ class ModelHost:
             f"auto_complete_config function in model '{self._model.name}' must return a valid pb.ModelConfig object."
         )
 
-    def import_only(self) -> None:
-        """Import the file. Raises ModelFailed, also for a class without `execute`."""
-        try:
-            self._execute = getattr(import_model(self._file, self._model.directory), "execute", None)
-        except BaseException as error:
-            raise _failure(error) from error
-        self.require_execute()
-
     def require_execute(self) -> None:
         """Raise ModelFailed without the method: the model would load, and fail each request."""
         if self._execute is None:
             raise ModelFailed(self._without_execute)
 
-    def initialize(self) -> None:
-        """Import the file, make the instance and initialize it. Raises ModelFailed."""
+    def initialize(self, only_import: bool = False) -> None:
+        """Import the file and, unless `only_import`, make the instance and initialize it. Raises ModelFailed."""
         try:
-            self._instance = import_model(self._file, self._model.directory)()
-            if hasattr(self._instance, "initialize"):
-                self._instance.initialize(self._args)
-            self._execute = getattr(self._instance, "execute", None)
+            model = import_model(self._file, self._model.directory)
+            if not only_import:
+                self._instance = model = model()
+                if hasattr(model, "initialize"):
+                    model.initialize(self._args)
+                self._model.phase = Phase.SERVING
+            self._execute = getattr(model, "execute", None)
         except BaseException as error:
             raise _failure(error) from error
-        self._model.phase = Phase.SERVING
 
     def execute(self, requests: list[InferenceRequest]) -> Responses:
         """Execute a batch: for each request its final response, or None if its sender answers it, now or later.
