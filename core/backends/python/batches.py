@@ -14,7 +14,6 @@ import numpy as np
 from trident.core.backends.python.stub.trident_stub import wire
 from trident.core.backends.python.stub.trident_stub.wire import (
     EMPTY,
-    EXECUTE,
     FAILED,
     FINAL,
     RECORD,
@@ -24,8 +23,6 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     MessageLayout,
     Record,
     Records,
-    SendingMemory,
-    SentLayouts,
     ViewOf,
     check_end,
     from_json,
@@ -48,72 +45,60 @@ _log = logging.getLogger("trident.backends.python")
 SEQUENCE_START, SEQUENCE_END = 1, 2
 
 
-class BatchWriter:
-    """Makes the frame of a batch. The caller holds the lock that orders the frames.
+def write_batch(
+    records: Records,
+    first: int,
+    requests: Sequence[InferenceRequest],
+    model: str,
+    names: tuple[str, ...],
+    reshaped: frozenset[str],
+) -> dict[int, ServerError]:
+    """Write the records of a batch whose requests are numbered from `first` on.
 
-    Inputs have the shapes that the model sees, and their bytes as they arrived.
+    `names` are the outputs of the model, `reshaped` the inputs that have another shape there. Inputs keep their bytes
+    as they arrived. A request whose inputs cannot be read, or are too large, fails alone: the errors of those that are
+    not in the records are returned by index.
     """
-
-    def __init__(self, spec: ModelSpec, numbers: SentLayouts, memory: SendingMemory) -> None:
-        self._numbers = numbers
-        self._memory = memory
-        self._model = spec.name
-        self._names = tuple(spec.outputs)
-        self._reshaped = frozenset(name for name, tensor in spec.inputs.items() if tensor.model_dims is not None)
-
-    def write(self, first: int, requests: Sequence[InferenceRequest]) -> tuple[bytes, dict[int, ServerError]]:
-        """Return the frame of a batch whose requests are numbered from `first` on.
-
-        A request whose inputs cannot be read, or are too large, fails alone: the errors of those that are not in the
-        frame are returned by index.
-        """
-        records = Records(self._numbers, self._memory)
-        refused: dict[int, ServerError] = {}
-        parts, find, packs = records.parts, self._numbers.find, not self._reshaped
-        number = first
-        for index, request in enumerate(requests):
-            inputs = request.inputs
-            try:
-                if packs and type(inputs) is PackedInputs and inputs.layout.size < LARGE:
-                    layout = inputs.layout
-                    requested = request.outputs or self._names
-                    found = find((layout, requested))
-                    if found is None:
-                        found = self._numbers.add((layout, requested), [each[:3] for each in layout.entries], requested)
-                    if found[1]:
-                        fields = request_fields(request)
-                        size = layout.size
-                        room = records.room - (size + len(fields) + 96)
-                        if room > 0:
-                            records.room = room
-                            records.count += 1
-                            parts.append(RECORD.pack(number, found[0], size, 0, len(fields), 0, 0))
-                            if fields:
-                                parts += (fields, PADDING[len(fields) & 15])
-                            parts.append(inputs.content)
-                            if size & 15:
-                                parts.append(PADDING[size & 15])
-                            number += 1
-                            continue
-                self._write(records, number, request)
-                number += 1
-            except ServerError as error:
-                refused[index] = error
-            except ValueError as error:  # TooLarge, or an integer that JSON cannot have
-                refused[index] = InvalidRequest(f"the request cannot be sent to the model: {error}", model=self._model)
-            except Exception as error:
-                _log.exception("a request for model '%s' could not be sent to its process", self._model)
-                refused[index] = BackendFailed(str(error), model=self._model)
-        return records.frame(EXECUTE, first), refused
-
-    def _write(self, records: Records, number: int, request: InferenceRequest) -> None:
-        contents = [_content(tensor) for tensor in request.inputs]
-        fields = request_fields(request)
-        tensors = tuple([(tensor.name, tensor.datatype, self._shape(tensor)) for tensor in request.inputs])
-        records.add_tensors(number, tensors, contents, request.outputs or self._names, fields=fields)
-
-    def _shape(self, tensor: InputTensor) -> Shape:
-        return tensor.array.shape if tensor.name in self._reshaped else tensor.shape
+    refused: dict[int, ServerError] = {}
+    numbers, parts, packs = records.numbers, records.parts, not reshaped
+    number = first
+    for index, request in enumerate(requests):
+        inputs = request.inputs
+        try:
+            if packs and type(inputs) is PackedInputs and inputs.layout.size < LARGE:
+                layout = inputs.layout
+                requested = request.outputs or names
+                found = numbers.find((layout, requested))
+                if found is None:
+                    found = numbers.add((layout, requested), [each[:3] for each in layout.entries], requested)
+                if found[1]:
+                    fields = request_fields(request)
+                    size = layout.size
+                    room = records.room - (size + len(fields) + 96)
+                    if room > 0:
+                        records.room = room
+                        records.count += 1
+                        parts.append(RECORD.pack(number, found[0], size, 0, len(fields), 0, 0))
+                        if fields:
+                            parts += (fields, PADDING[len(fields) & 15])
+                        parts.append(inputs.content)
+                        if size & 15:
+                            parts.append(PADDING[size & 15])
+                        number += 1
+                        continue
+            shapes = [each.array.shape if each.name in reshaped else each.shape for each in inputs]
+            tensors = tuple([(each.name, each.datatype, shape) for each, shape in zip(inputs, shapes, strict=True)])
+            contents = [_content(each) for each in inputs]
+            records.add_tensors(number, tensors, contents, request.outputs or names, fields=request_fields(request))
+            number += 1
+        except ServerError as error:
+            refused[index] = error
+        except ValueError as error:  # TooLarge, or an integer that JSON cannot have
+            refused[index] = InvalidRequest(f"the request cannot be sent to the model: {error}", model=model)
+        except Exception as error:
+            _log.exception("a request for model '%s' could not be sent to its process", model)
+            refused[index] = BackendFailed(str(error), model=model)
+    return refused
 
 
 def _content(tensor: InputTensor) -> Buffer:

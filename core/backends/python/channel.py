@@ -18,10 +18,11 @@ from functools import partial
 from time import monotonic, monotonic_ns
 from typing import Any
 
-from trident.core.backends.python.batches import BatchWriter, Outcome, OutcomeReader, OutputCheck
+from trident.core.backends.python.batches import Outcome, OutcomeReader, OutputCheck, write_batch
 from trident.core.backends.python.stub.trident_stub.wire import (
     CANCEL,
     CREDIT,
+    EXECUTE,
     FAILED,
     RECLAIM,
     RELEASE,
@@ -241,7 +242,8 @@ class StubChannel:
         # Frames get their order under this lock, and layouts their numbers.
         self._writing = threading.Lock()
         self._numbers = SentLayouts()
-        self._writer = BatchWriter(spec, self._numbers, memory)
+        self._model, self._names = spec.name, tuple(spec.outputs)
+        self._reshaped = frozenset(name for name, tensor in spec.inputs.items() if tensor.model_dims is not None)
         self.outcomes = OutcomeReader(spec, memory.received, check)
         """Reads records, on the reading thread."""
         self._queue = SendQueue(sock, lambda is_blocked: self._watched.want_to_write(is_blocked))
@@ -313,9 +315,10 @@ class StubChannel:
             with self._reading:
                 first = self._next
                 with self._writing:
-                    content, refused = self._writer.write(first, requests)
+                    records = Records(self._numbers, self._memory)
+                    refused = write_batch(records, first, requests, self._model, self._names, self._reshaped)
                     if len(refused) < len(requests):
-                        self._queue.append(content)
+                        self._queue.append(records.frame(EXECUTE, first))
                         self._numbers.sent()
                 if refused:
                     sent = [index for index in range(len(requests)) if index not in refused]

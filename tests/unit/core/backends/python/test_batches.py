@@ -10,10 +10,11 @@ import pytest
 
 from tests.project import pure_python_only
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
-from trident.core.backends.python.batches import BatchWriter, Outcome, OutcomeReader, OutputCheck
+from trident.core.backends.python.batches import Outcome, OutcomeReader, OutputCheck, write_batch
 from trident.core.backends.python.stub.trident_stub.wire import (
     AGAIN,
     EMPTY,
+    EXECUTE,
     FINAL,
     LATER,
     LAYOUTS,
@@ -30,7 +31,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     to_json,
 )
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
 from trident.core.inference import pending_request as response_sender
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from trident.core.inference.tensors import BY_NAME, layout_of
@@ -66,6 +67,19 @@ class Memory:
 
     def view(self, offset: int, size: int) -> memoryview:
         return memoryview(self.block)[offset : offset + size]
+
+
+class BatchWriter:
+    """Makes the frames of batches as the channel does."""
+
+    def __init__(self, spec: ModelSpec, numbers: SentLayouts, memory: Memory) -> None:
+        self._numbers, self._memory, self._outputs = numbers, memory, tuple(spec.outputs)
+        self._reshaped = frozenset(name for name, each in spec.inputs.items() if each.model_dims is not None)
+
+    def write(self, first: int, requests: list[InferenceRequest]) -> tuple[bytes, dict[int, ServerError]]:
+        records = Records(self._numbers, self._memory)
+        refused = write_batch(records, first, requests, "m", self._outputs, self._reshaped)
+        return records.frame(EXECUTE, first), refused
 
 
 def packed(*arrays: np.ndarray[Any, Any]) -> PackedInputs:
