@@ -71,6 +71,18 @@ Find = Callable[[str, int], "ModelVersion"]
 Wrap = Callable[[Scheduler, "ModelVersion", SchedulingContext], Scheduler]
 
 
+# Functions, because mypyc does not compile lambdas within a class.
+def _ignore(device: str) -> None: ...
+
+
+def _no_tracer() -> Tracer:
+    return Tracer(TraceOptions())
+
+
+def _no_memory() -> MemoryLedger:
+    return MemoryLedger(lambda devices: {}, {})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
     """The parts that all versions of a server share.
@@ -82,14 +94,14 @@ class EngineParts:
     """
 
     gpu_uuids: Sequence[str] = ()
-    on_device_lost: Callable[[str], None] = lambda device: None
+    on_device_lost: Callable[[str], None] = _ignore
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
     wraps: Sequence[Wrap] = ()
     rate_limiter: RateLimiter | None = None
     regions: Regions = field(default_factory=Regions)
-    tracer: Tracer = field(default_factory=lambda: Tracer(TraceOptions()))
+    tracer: Tracer = field(default_factory=_no_tracer)
     payload_log: PayloadLog | None = None
-    memory: MemoryLedger = field(default_factory=lambda: MemoryLedger(lambda devices: {}, {}))
+    memory: MemoryLedger = field(default_factory=_no_memory)
 
 
 class ModelVersion:
