@@ -34,8 +34,8 @@ from trident.core.remote.wire import (
     STREAMED,
     TO_FRONT_END,
     TRACED,
-    RequestEncoder,
-    ResponseDecoder,
+    read_response,
+    write_request,
 )
 from trident.core.waiting import Mailbox
 
@@ -104,8 +104,6 @@ class EngineConnection:
         self._on_state = on_state
         self._wake = wake
         self._reader = FrameReader(TO_FRONT_END, "the engine")
-        self._requests = RequestEncoder()
-        self._responses = ResponseDecoder(self.memory.received)
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._calls: dict[int, OnResult] = {}
@@ -135,7 +133,7 @@ class EngineConnection:
             flags = STREAMED
             pending.on_take = self._acknowledge
         try:
-            content = self._requests.write(request, number, partial(self._share, held), flags)
+            content = write_request(request, number, partial(self._share, held), flags)
         except TypeError as error:  # a value that JSON cannot hold
             raise InvalidRequest(f"{request.log_prefix}the request cannot be sent to the engine: {error}") from None
         pending.number = number
@@ -221,7 +219,7 @@ class EngineConnection:
                 if found is None:
                     raise BadFrame(f"a response to the unknown request {number}")
                 pending = found[0]
-                response = self._responses.read(content, flags, shared, pending.request.id)
+                response = read_response(content, flags, shared, pending.request.id, self.memory)
                 if response.final:
                     del self._pending[number]
                 deliver(pending, response)

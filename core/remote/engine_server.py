@@ -23,7 +23,6 @@ from trident.core.engine.protocol import Engine, HoldChange, ServedModel
 from trident.core.errors import ModelCold
 from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest, StreamedRequest
 from trident.core.inference.response import InferenceResponse, Origin
-from trident.core.inference.tensors import Buffer
 from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader, SendQueue, frame
 from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.lifecycle.state import Phase
@@ -52,10 +51,10 @@ from trident.core.remote.wire import (
     STREAMED,
     TO_ENGINE,
     TRACED,
-    RequestDecoder,
-    ResponseEncoder,
     failed_response,
     peer_of,
+    read_request,
+    write_response,
 )
 
 _log = logging.getLogger("trident.engine")
@@ -300,8 +299,6 @@ class FrontEndConnection:
         self._reader = FrameReader(TO_ENGINE, "the front end")
         self.memory: SharedMemory | None = None
         """Set with the front end's greeting."""
-        self._requests = RequestDecoder(self._view_of)
-        self._responses = ResponseEncoder(self._share, self._unshare)
         self._pending: dict[int, PendingRequest] = {}
         self._deferred = Deferred()
         self.queue = SendQueue(sock, partial(on_blocked, self))
@@ -364,7 +361,8 @@ class FrontEndConnection:
         return self._reader.feed(content)
 
     def _submit(self, number: int, content: memoryview, shared: int, flags: int) -> None:
-        request = self._requests.read(content, shared, flags)
+        assert self.memory is not None
+        request = read_request(content, shared, flags, self.memory)
         model: ServedModel | None = None
         cold: ModelCold | None = None
         try:
@@ -400,10 +398,6 @@ class FrontEndConnection:
         except Exception as error:
             pending.fail(error)
 
-    def _view_of(self, offset: int, size: int) -> memoryview:
-        assert self.memory is not None
-        return self.memory.view(offset, size).data
-
     # --- to the front end
 
     def _respond(self, number: int, response: InferenceResponse) -> None:
@@ -412,10 +406,11 @@ class FrontEndConnection:
             self._collect(number, response)
 
     def _collect(self, number: int, response: InferenceResponse) -> None:
-        if self.is_closed:
+        memory = self.memory
+        if self.is_closed or memory is None:
             return
         try:
-            content = self._responses.write(response, number)
+            content = write_response(response, number, memory)
         except Exception as error:  # a bug of the engine must reach the caller and not end the instance thread
             if self.is_closed:
                 return  # the memory was closed meanwhile
@@ -423,17 +418,6 @@ class FrontEndConnection:
             named = InferenceResponse(response.model_name, response.model_version, [], final=response.final)
             content = failed_response(named, failure, number)
         self.queue.append(content)
-
-    def _share(self, content: Buffer) -> int | None:
-        """Copy a large output into shared memory, and return its offset.
-
-        None without space: then it goes through the socket.
-        """
-        return None if self.memory is None else self.memory.share(content)
-
-    def _unshare(self, offset: int) -> None:
-        if self.memory is not None:
-            self.memory.unshare(offset)
 
     def send(self, content: bytes) -> None:
         """Send a frame now, after those that were collected. Any thread."""

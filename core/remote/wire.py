@@ -29,7 +29,8 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -55,6 +56,7 @@ from trident.core.inference.response import (
 )
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
 from trident.core.interprocess.frames import LARGE, PADDING, frame
+from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.memo import Memo
 from trident.core.remote.calls import error_of, error_to_plain, read_plain, write_exactly, write_plain
 
@@ -70,7 +72,6 @@ STREAMED = 1
 TIMED = 2
 
 
-T = TypeVar("T")
 # Shared memory by its offset and its size in bytes.
 ViewOf = Callable[[int, int], memoryview]
 
@@ -125,30 +126,21 @@ def contents_of(
     return found
 
 
-class BlockReader(Generic[T]):
-    """Reads blocks, on one thread. `parse` turns a meta document into what the message needs.
+def _view(memory: SharedMemory, offset: int, size: int) -> memoryview:
+    return memory.view(offset, size).data
+
+
+def read_block(content: memoryview, shared: int) -> tuple[bytes, str, tuple[int, ...], int]:
+    """Return the meta document, the text, the offsets, and where the tensors begin.
 
     The other end is of the same installation, so that what it wrote is not checked.
     """
-
-    def __init__(self, parse: Callable[[Any], T]) -> None:
-        self._parse = parse
-        self._known: Memo[bytes, T] = Memo(1024)
-
-    def read(self, content: memoryview, shared: int) -> tuple[T, str, tuple[int, ...], int]:
-        """Return the parsed document, the text, the offsets, and where the tensors begin."""
-        meta_size, text_size = _SIZES.unpack_from(content)
-        at = 8 + 8 * shared
-        end = at + meta_size + text_size
-        meta = bytes(content[at : at + meta_size])
-        parsed = self._known.get(meta)
-        if parsed is None:
-            parsed = self._parse(read_plain(meta))
-            if len(meta) <= _LONGEST_REMEMBERED:
-                self._known[meta] = parsed
-        offsets = tuple([_OFFSET.unpack_from(content, 8 + 8 * i)[0] for i in range(shared)]) if shared else ()
-        text = str(content[end - text_size : end], "utf-8", "surrogatepass") if text_size else ""
-        return parsed, text, offsets, (end + 15) & -16
+    meta_size, text_size = _SIZES.unpack_from(content)
+    at = 8 + 8 * shared
+    end = at + meta_size + text_size
+    offsets = tuple([_OFFSET.unpack_from(content, 8 + 8 * i)[0] for i in range(shared)]) if shared else ()
+    text = str(content[end - text_size : end], "utf-8", "surrogatepass") if text_size else ""
+    return bytes(content[at : at + meta_size]), text, offsets, (end + 15) & -16
 
 
 # Puts the bytes of a large tensor into shared memory and returns their offset, None to have them in the frame.
@@ -158,54 +150,47 @@ _Entry = tuple[str, str, Shape, int, bool]
 _MOMENT = struct.Struct("<Q")
 
 
-class RequestEncoder:
-    """Makes frames of requests. Any thread."""
+# By all that decides it: the meta document of similar requests, and the head of the block without an id.
+_request_heads: Final[Memo[tuple[object, ...], tuple[bytes, bytes]]] = Memo(1024)
 
-    def __init__(self) -> None:
-        # By all that decides it: the meta document of similar requests, and the head of the block without an id.
-        self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
-    def write(self, request: InferenceRequest, number: int, share: Share, flags: int = 0) -> bytes:
-        """The frame. Raises what `share` raises."""
-        inputs = request.inputs
-        is_plain = type(request) is InferenceRequest and not (
-            request.parameters
-            or request.correlation_id
-            or request.sequence_start
-            or request.sequence_end
-            or request.trace
-        )
-        if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not is_plain:
-            tensors: list[Buffer] = []
-            offsets: list[int] = []
-            entries: list[_Entry] = []
-            for tensor in request.inputs:
-                if type(tensor) is RegionInput:
-                    entries.append((tensor.name, tensor.datatype, tensor.shape, 0, False))
-                    continue
-                content = tensor.data
-                if type(content) is not memoryview:
-                    content = memoryview(wire_bytes(np.ascontiguousarray(content)))
-                is_shared = _put(content, share, tensors, offsets)
-                entries.append((tensor.name, tensor.datatype, tensor.shape, content.nbytes, is_shared))
-            if request.arrived_ns:
-                tensors.append(_MOMENT.pack(request.arrived_ns))
-                flags |= TIMED
-            head = block_head(_meta(request, entries), _encoded(request.id), offsets)
-            return frame(REQUEST, number, (head, *tensors), flags=flags, shared=len(offsets))
-        layout = inputs.layout
-        key = (layout, request.model_name, request.model_version, request.outputs, request.priority, request.timeout_us)
-        known = self._known.get(key)
-        if known is None:
-            meta = _meta(request, _packed_entries(layout))
-            self._known[key] = known = (meta, block_head(meta))
-        meta, head = known
-        if request.id:
-            head = block_head(meta, _encoded(request.id))
-        if not request.arrived_ns:
-            return frame(REQUEST, number, (head, inputs.content), flags=flags)
-        moment = _MOMENT.pack(request.arrived_ns)
-        return frame(REQUEST, number, (head, inputs.content, moment), flags=flags | TIMED)
+def write_request(request: InferenceRequest, number: int, share: Share, flags: int = 0) -> bytes:
+    """The frame. Raises what `share` raises."""
+    inputs = request.inputs
+    is_plain = type(request) is InferenceRequest and not (
+        request.parameters or request.correlation_id or request.sequence_start or request.sequence_end or request.trace
+    )
+    if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not is_plain:
+        tensors: list[Buffer] = []
+        offsets: list[int] = []
+        entries: list[_Entry] = []
+        for tensor in request.inputs:
+            if type(tensor) is RegionInput:
+                entries.append((tensor.name, tensor.datatype, tensor.shape, 0, False))
+                continue
+            content = tensor.data
+            if type(content) is not memoryview:
+                content = memoryview(wire_bytes(np.ascontiguousarray(content)))
+            is_shared = _put(content, share, tensors, offsets)
+            entries.append((tensor.name, tensor.datatype, tensor.shape, content.nbytes, is_shared))
+        if request.arrived_ns:
+            tensors.append(_MOMENT.pack(request.arrived_ns))
+            flags |= TIMED
+        head = block_head(_meta(request, entries), _encoded(request.id), offsets)
+        return frame(REQUEST, number, (head, *tensors), flags=flags, shared=len(offsets))
+    layout = inputs.layout
+    key = (layout, request.model_name, request.model_version, request.outputs, request.priority, request.timeout_us)
+    known = _request_heads.get(key)
+    if known is None:
+        meta = _meta(request, _packed_entries(layout))
+        _request_heads[key] = known = (meta, block_head(meta))
+    meta, head = known
+    if request.id:
+        head = block_head(meta, _encoded(request.id))
+    if not request.arrived_ns:
+        return frame(REQUEST, number, (head, inputs.content), flags=flags)
+    moment = _MOMENT.pack(request.arrived_ns)
+    return frame(REQUEST, number, (head, inputs.content, moment), flags=flags | TIMED)
 
 
 def _packed_entries(layout: TensorLayout) -> list[_Entry]:
@@ -306,91 +291,90 @@ def _tensor(entry: Any) -> TensorMeta:
     return TensorMeta(name, datatype, tuple(shape), size, is_shared)
 
 
-class RequestDecoder:
-    """Makes requests of frames, on one thread. Their inputs are views of the frame or of shared memory."""
+_request_metas: Final[Memo[bytes, _RequestMeta]] = Memo(1024)
 
-    def __init__(self, view_of: ViewOf) -> None:
-        self._view_of = view_of
-        self._blocks = BlockReader(_request_meta)
 
-    def read(self, content: memoryview, shared: int, flags: int = 0) -> InferenceRequest:
-        meta, request_id, offsets, at = self._blocks.read(content, shared)
-        end = at + meta.layout.size
-        inputs: Inputs
-        if len(meta.layout.entries) == len(meta.inputs) and not shared:
-            inputs = PackedInputs(meta.layout, content[at:end])
-        else:
-            contents = contents_of(meta.inputs, content, at, offsets, self._view_of)
-            inputs = [InputTensor(*i[:3], data) for i, data in zip(meta.inputs, contents, strict=True)]
-        request = InferenceRequest(
-            meta.model_name,
-            inputs,
-            model_version=meta.model_version,
-            id=request_id,
-            outputs=meta.outputs,
-            parameters=None if meta.parameters is None else meta.parameters.copy(),
-            priority=meta.priority,
-            timeout_us=meta.timeout_us,
-            correlation_id=meta.correlation_id,
-            sequence_start=meta.sequence_start,
-            sequence_end=meta.sequence_end,
-        )
-        if flags & TIMED:
-            (request.arrived_ns,) = _MOMENT.unpack_from(content, end)
-        request.trace = meta.trace
-        if meta.regions is None:
-            return request
-        request.inputs = [
-            tensor if region is None else RegionInput(tensor.name, tensor.datatype, tensor.shape, region)
-            for tensor, region in zip(request.inputs, meta.regions.inputs, strict=True)
-        ]
-        return RegionRequest.of(request, meta.regions.outputs)
+def read_request(content: memoryview, shared: int, flags: int, memory: SharedMemory) -> InferenceRequest:
+    """The request of a frame. Its inputs are views of the frame or of `memory`."""
+    text, request_id, offsets, at = read_block(content, shared)
+    meta = _request_metas.get(text)
+    if meta is None:
+        meta = _request_meta(read_plain(text))
+        if len(text) <= _LONGEST_REMEMBERED:
+            _request_metas[text] = meta
+    end = at + meta.layout.size
+    inputs: Inputs
+    if len(meta.layout.entries) == len(meta.inputs) and not shared:
+        inputs = PackedInputs(meta.layout, content[at:end])
+    else:
+        contents = contents_of(meta.inputs, content, at, offsets, partial(_view, memory))
+        inputs = [InputTensor(*i[:3], data) for i, data in zip(meta.inputs, contents, strict=True)]
+    request = InferenceRequest(
+        meta.model_name,
+        inputs,
+        model_version=meta.model_version,
+        id=request_id,
+        outputs=meta.outputs,
+        parameters=None if meta.parameters is None else meta.parameters.copy(),
+        priority=meta.priority,
+        timeout_us=meta.timeout_us,
+        correlation_id=meta.correlation_id,
+        sequence_start=meta.sequence_start,
+        sequence_end=meta.sequence_end,
+    )
+    if flags & TIMED:
+        (request.arrived_ns,) = _MOMENT.unpack_from(content, end)
+    request.trace = meta.trace
+    if meta.regions is None:
+        return request
+    request.inputs = [
+        tensor if region is None else RegionInput(tensor.name, tensor.datatype, tensor.shape, region)
+        for tensor, region in zip(request.inputs, meta.regions.inputs, strict=True)
+    ]
+    return RegionRequest.of(request, meta.regions.outputs)
 
 
 # A traced response has the number of its trace alone, or after its six times.
 _TRACED = (1, 7)
 
 
-class ResponseEncoder:
-    """Makes frames of responses. Any thread."""
+# The meta document of the responses of a batch, and the head of the block without times.
+_response_heads: Final[Memo[tuple[object, ...], tuple[bytes, bytes]]] = Memo(1024)
 
-    def __init__(self, share: Share, unshare: Callable[[int], None]) -> None:
-        """`unshare` frees what `share` has put into shared memory for a frame that was not sent."""
-        self._share = share
-        self._unshare = unshare
-        # The meta document of the responses of a batch, and the head of the block without times.
-        self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
 
-    def write(self, response: InferenceResponse, number: int) -> bytes:
-        """The frame. Raises what the outputs raise, and TypeError for a value that JSON cannot hold."""
-        if response.error is not None:
-            return failed_response(response, response.error, number, response.origin)
-        flags = (FINAL if response.final else 0) | (END if response.is_end else 0)
-        packed = response.outputs
-        if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
-            key = (packed.layout, response.model_name, response.model_version)
-            known = self._known.get(key)
-            if known is None:
-                meta = _response_meta(response, _packed_entries(packed.layout))
-                self._known[key] = known = (meta, block_head(meta))
-            meta, head = known
-            if response.times is not None or response.trace:
-                head = block_head(meta, _notes(response))
-            return frame(RESPONSE, number, (head, packed.content), flags=flags)
-        tensors: list[Buffer] = []
-        offsets: list[int] = []
-        outputs: list[_Entry] = []
-        try:
-            for output in response.outputs:
-                content = output.content()
-                is_shared = _put(content, self._share, tensors, offsets)
-                outputs.append((output.name, output.datatype, output.shape, len(content), is_shared))
-            head = block_head(_response_meta(response, outputs), _notes(response), offsets)
-        except Exception:
-            for offset in offsets:
-                self._unshare(offset)
-            raise
-        return frame(RESPONSE, number, (head, *tensors), flags=flags, shared=len(offsets))
+def write_response(response: InferenceResponse, number: int, memory: SharedMemory) -> bytes:
+    """The frame. Large outputs are copied into `memory`, or go through the socket if that is full.
+
+    Raises what the outputs raise, and TypeError for a value that JSON cannot hold; then nothing is left in `memory`.
+    """
+    if response.error is not None:
+        return failed_response(response, response.error, number, response.origin)
+    flags = (FINAL if response.final else 0) | (END if response.is_end else 0)
+    packed = response.outputs
+    if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
+        key = (packed.layout, response.model_name, response.model_version)
+        known = _response_heads.get(key)
+        if known is None:
+            meta = _response_meta(response, _packed_entries(packed.layout))
+            _response_heads[key] = known = (meta, block_head(meta))
+        meta, head = known
+        if response.times is not None or response.trace:
+            head = block_head(meta, _notes(response))
+        return frame(RESPONSE, number, (head, packed.content), flags=flags)
+    tensors: list[Buffer] = []
+    offsets: list[int] = []
+    outputs: list[_Entry] = []
+    try:
+        for output in response.outputs:
+            content = output.content()
+            is_shared = _put(content, memory.share, tensors, offsets)
+            outputs.append((output.name, output.datatype, output.shape, len(content), is_shared))
+        head = block_head(_response_meta(response, outputs), _notes(response), offsets)
+    except Exception:
+        for offset in offsets:
+            memory.unshare(offset)
+        raise
+    return frame(RESPONSE, number, (head, *tensors), flags=flags, shared=len(offsets))
 
 
 def _notes(response: InferenceResponse) -> bytes:
@@ -436,40 +420,44 @@ def _read_response_meta(meta: Any) -> _ResponseMeta:
     return _ResponseMeta(name, version, parameters, outputs, None, layout_in_frame(outputs))
 
 
-class ResponseDecoder:
-    """Makes responses of frames, on one thread. Their outputs are views of the frame or of shared memory."""
+_response_metas: Final[Memo[bytes, _ResponseMeta]] = Memo(1024)
 
-    def __init__(self, view_of: ViewOf) -> None:
-        self._view_of = view_of
-        self._blocks = BlockReader(_read_response_meta)
 
-    def read(self, content: memoryview, flags: int, shared: int, request_id: str) -> InferenceResponse:
-        meta, times, offsets, at = self._blocks.read(content, shared)
-        end = at + meta.layout.size
-        outputs: Outputs
-        if len(meta.layout.entries) == len(meta.outputs) and not shared:
-            outputs = PackedOutputs(meta.layout, content[at:end])
-        else:
-            contents = contents_of(meta.outputs, content, at, offsets, self._view_of)
-            outputs = [ReceivedOutput(*o[:3], data) for o, data in zip(meta.outputs, contents, strict=True)]
-        response = InferenceResponse(
-            meta.model_name,
-            meta.model_version,
-            outputs,
-            id=request_id,
-            parameters=meta.parameters.copy() if meta.parameters else None,
-            final=bool(flags & FINAL),
-            is_end=bool(flags & END),
-        )
-        if flags & FAILED:
-            origin, error = meta.failure
-            response.origin, response.error = Origin(origin), error_of(error)
-        if times:
-            # As `_notes` wrote them.
-            numbers = [int(word) for word in times.split()]
-            if len(numbers) in _TRACED:
-                response.trace = numbers.pop()
-            if numbers:
-                *durations, reason = numbers
-                response.times = InferenceTimes.of(durations, None if reason == -1 else CloseReason(reason))
-        return response
+def read_response(
+    content: memoryview, flags: int, shared: int, request_id: str, memory: SharedMemory
+) -> InferenceResponse:
+    """The response of a frame. Its outputs are views of the frame or of `memory`, which are released when unused."""
+    text, times, offsets, at = read_block(content, shared)
+    meta = _response_metas.get(text)
+    if meta is None:
+        meta = _read_response_meta(read_plain(text))
+        if len(text) <= _LONGEST_REMEMBERED:
+            _response_metas[text] = meta
+    end = at + meta.layout.size
+    outputs: Outputs
+    if len(meta.layout.entries) == len(meta.outputs) and not shared:
+        outputs = PackedOutputs(meta.layout, content[at:end])
+    else:
+        contents = contents_of(meta.outputs, content, at, offsets, memory.received)
+        outputs = [ReceivedOutput(*o[:3], data) for o, data in zip(meta.outputs, contents, strict=True)]
+    response = InferenceResponse(
+        meta.model_name,
+        meta.model_version,
+        outputs,
+        id=request_id,
+        parameters=meta.parameters.copy() if meta.parameters else None,
+        final=bool(flags & FINAL),
+        is_end=bool(flags & END),
+    )
+    if flags & FAILED:
+        origin, error = meta.failure
+        response.origin, response.error = Origin(origin), error_of(error)
+    if times:
+        # As `_notes` wrote them.
+        numbers = [int(word) for word in times.split()]
+        if len(numbers) in _TRACED:
+            response.trace = numbers.pop()
+        if numbers:
+            *durations, reason = numbers
+            response.times = InferenceTimes.of(durations, None if reason == -1 else CloseReason(reason))
+    return response

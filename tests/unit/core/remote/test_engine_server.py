@@ -57,8 +57,8 @@ from trident.core.remote.wire import (
     REQUEST,
     RESULT,
     STATE,
-    RequestEncoder,
     block_head,
+    write_request,
 )
 
 META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
@@ -126,7 +126,7 @@ def test_randomly_changed_frames_affect_no_other_front_end(path: str, neighbour:
     """Each changed frame is served, or its sender is disconnected."""
     choice = random.Random(3)
     good = [
-        RequestEncoder().write(numbers(SMALL, id="an id"), 1, lambda content: None),
+        write_request(numbers(SMALL, id="an id"), 1, lambda content: None),
         frame(CALL, 2, (encode_call("model_spec", ["simple", -1]),)),
         release_frame(RELEASE, [4096]),
     ]
@@ -154,7 +154,7 @@ def test_front_end_with_unread_answers_is_not_read(engine: ServedEngine, tmp_pat
             sent = 0
             with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionResetError):
                 for number in range(100_000):
-                    hand.send(RequestEncoder().write(numbers(SMALL, id="greedy"), number, lambda content: None))
+                    hand.send(write_request(numbers(SMALL, id="greedy"), number, lambda content: None))
                     sent += 1
             # Only the requests that were read before the socket was full are answered.
             assert sent < 100_000
@@ -335,7 +335,7 @@ class Pair:
     def ask_strings(self, number: int, count: int, **fields: Any) -> None:
         content = memoryview(pack_bytes([b"text"] * count))
         request = InferenceRequest("simple", [InputTensor("IN", "BYTES", (count,), content)], **fields)
-        self.give(RequestEncoder().write(request, number, lambda content: None))
+        self.give(write_request(request, number, lambda content: None))
 
     def close(self) -> None:
         self.front_end.close()

@@ -20,55 +20,43 @@ from trident.core.inference.response import (
     RegionRequest,
 )
 from trident.core.inference.tensors import Array, Buffer, layout_of
-from trident.core.interprocess.frames import LARGE, BadFrame, FrameReader
+from trident.core.interprocess.frames import LARGE, FrameReader
+from trident.core.interprocess.shared_memory import SharedMemory
+from trident.core.remote import wire as wire
 from trident.core.remote.wire import (
     REQUEST,
     RESPONSE,
     TO_ENGINE,
     TO_FRONT_END,
-    BlockReader,
-    RequestDecoder,
-    RequestEncoder,
-    ResponseDecoder,
-    ResponseEncoder,
     Share,
-    block_head,
+    read_request,
+    read_response,
+    write_request,
+    write_response,
 )
+
+MEMORY = SharedMemory.create(1 << 20)
 
 
 def test_document_cache_is_bounded() -> None:
     """Clients choose names and shapes, so their number has no limit."""
-    reader = BlockReader(list)
-    known = reader._known
     for number in range(5000):
-        reader.read(memoryview(block_head(b"[%d]" % number)), 0)
-        assert len(known) <= 1024
-    known.clear()
-    reader.read(memoryview(block_head(b'["%s"]' % (b"x" * 5000))), 0)
-    assert known == {}
-
-
-SHARED = bytearray(1 << 20)
-
-
-def view_of(offset: int, size: int) -> memoryview:
-    if not 0 <= offset <= offset + size <= len(SHARED):
-        raise BadFrame("outside")
-    return memoryview(SHARED)[offset : offset + size]
+        arrived(write_request(InferenceRequest(f"m{number}", []), 1, no_offset))
+        assert len(wire._request_metas) <= 1024
+    wire._request_metas.clear()
+    arrived(write_request(InferenceRequest("m" * 5000, []), 1, no_offset))
+    assert wire._request_metas == {}
 
 
 def no_offset(content: Buffer) -> int | None:
     return None
 
 
-def none_shared(offset: int) -> None:
-    raise AssertionError(f"nothing was shared at {offset}")
-
-
-def read_request(block: bytes, reader: RequestDecoder | None = None) -> InferenceRequest:
+def arrived(block: bytes) -> InferenceRequest:
+    """The request of a frame."""
     ((kind, flags, shared, _, content),) = FrameReader(TO_ENGINE, "peer").feed(block)
     assert kind == REQUEST
-    return (reader or RequestDecoder(view_of)).read(content, shared, flags)
+    return read_request(content, shared, flags, MEMORY)
 
 
 def as_tuple(request: InferenceRequest) -> tuple[Any, ...]:
@@ -99,12 +87,12 @@ def test_every_field_of_a_request_arrives() -> None:
     request.parameters = {"text": "x", "number": 1, "float": 0.5, "yes": True}
     request.correlation_id = "sequence"
     request.sequence_start = True
-    found = read_request(RequestEncoder().write(request, 1, no_offset))
+    found = arrived(write_request(request, 1, no_offset))
     assert as_tuple(found) == as_tuple(request)
     (tensor,) = found.inputs
     assert (tensor.name, tensor.datatype, tensor.shape) == ("IN", "INT32", (2, 1))
     assert bytes(tensor.data) == np.array([1, 2], "<i4").tobytes()
-    defaults = read_request(RequestEncoder().write(InferenceRequest("m", []), 1, no_offset))
+    defaults = arrived(write_request(InferenceRequest("m", []), 1, no_offset))
     assert (as_tuple(defaults), list(defaults.inputs)) == (as_tuple(InferenceRequest("m", [])), [])
 
 
@@ -113,20 +101,20 @@ def test_large_inputs_are_read_from_shared_memory() -> None:
 
     def put(content: Buffer) -> int:
         offset = next(offsets)
-        SHARED[offset : offset + len(content)] = content
+        MEMORY.view(offset, len(content))[:] = memoryview(content)
         return offset
 
     large = np.arange(LARGE // 4, dtype=np.int32)
     inputs = [InputTensor(name, "INT32", value.shape, value) for name, value in (("A", large), ("B", large[::-1]))]
     inputs.insert(1, InputTensor("SMALL", "INT32", (2,), np.array([7, 8], np.int32)))
-    block = RequestEncoder().write(InferenceRequest("m", inputs), 1, put)
+    block = write_request(InferenceRequest("m", inputs), 1, put)
     assert len(block) < 1000
-    found = read_request(block)
+    found = arrived(block)
     values = [np.frombuffer(tensor.data, np.int32) for tensor in found.inputs]
     assert [tensor.name for tensor in found.inputs] == ["A", "SMALL", "B"]
     for value, sent in zip(values, (large, [7, 8], large[::-1]), strict=True):
         assert (value == sent).all()
-    SHARED[4096] = 99  # they are not copied
+    MEMORY.view(4096, 1)[:] = 99  # they are not copied
     assert values[0][0] == 99
 
 
@@ -138,17 +126,16 @@ def test_arrival_time_is_sent_with_inputs_of_any_kind(size: int, share: Share) -
     for each in (request, packed_request([1, 2, 3], 0.5)):
         for arrived_ns in (0, 2**63):
             each.arrived_ns = arrived_ns
-            assert read_request(RequestEncoder().write(each, 1, share)).arrived_ns == arrived_ns
+            assert arrived(write_request(each, 1, share)).arrived_ns == arrived_ns
 
 
 def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
-    writer, reader = RequestEncoder(), RequestDecoder(lambda offset, size: memoryview(b""))
     layouts = set()
     for number, request_id in enumerate(("", "", "an id", "")):
         request = packed_request([number, 2, 3], number / 2)
         request.id = request_id
-        ((_, _, placed, got, content),) = FrameReader(TO_ENGINE, "peer").feed(writer.write(request, number, no_offset))
-        found = reader.read(content, placed)
+        ((_, _, placed, got, content),) = FrameReader(TO_ENGINE, "peer").feed(write_request(request, number, no_offset))
+        found = read_request(content, placed, 0, MEMORY)
         assert isinstance(found.inputs, PackedInputs)
         layouts.add(found.inputs.layout)
         assert (got, found.id, found.model_version) == (number, request_id, -1)
@@ -165,10 +152,10 @@ def test_references_to_shared_memory_are_sent(packed: bool) -> None:
         inputs = [
             RegionInput("A", "INT32", (2,), place),
             InputTensor("B", "INT32", (1,), memoryview(b"abcd")),
-            InputTensor("C", "INT8", (LARGE,), memoryview(SHARED)[:LARGE]),
+            InputTensor("C", "INT8", (LARGE,), MEMORY.view(0, LARGE).data),
         ]
         given = RegionRequest.of(InferenceRequest("m", inputs, id="7"), {"OUT": place})
-    found = read_request(RequestEncoder().write(given, 1, lambda content: 0))
+    found = arrived(write_request(given, 1, lambda content: 0))
     assert isinstance(found, RegionRequest)
     assert found.needs_regions
     assert as_tuple(found) == as_tuple(given)
@@ -183,14 +170,11 @@ def test_references_to_shared_memory_are_sent(packed: bool) -> None:
             assert bytes(tensor.data) == bytes(expected.data)
 
 
-def read_response(block: bytes, reader: ResponseDecoder | None = None) -> InferenceResponse:
+def sent(response: InferenceResponse) -> InferenceResponse:
+    block = write_response(response, 1, MEMORY)
     ((kind, flags, shared, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(block)
     assert kind == RESPONSE
-    return (reader or ResponseDecoder(view_of)).read(content, flags, shared, "the id")
-
-
-def sent(response: InferenceResponse) -> InferenceResponse:
-    return read_response(ResponseEncoder(no_offset, none_shared).write(response, 1))
+    return read_response(content, flags, shared, "the id", MEMORY)
 
 
 def output(name: str, datatype: str, array: Array) -> OutputTensor:
@@ -226,18 +210,16 @@ def test_an_error_arrives_with_its_class_code_and_origin(code: ErrorCode, origin
 
 
 def test_times_are_sent_with_outputs_of_any_kind() -> None:
-    writer, reader = ResponseEncoder(no_offset, none_shared), ResponseDecoder(view_of)
     for response in (*packed_responses(2), InferenceResponse("m", 1, [output("A", "INT32", np.zeros(1, np.int32))])):
         for times in (InferenceTimes(1, 2, 3, 4, 5, CloseReason.DELAY), None, InferenceTimes(2**60, 0, 0, 0, 1)):
             response.times = times
-            found = read_response(writer.write(response, 1), reader)
+            found = sent(response)
             assert found.times == times
             assert [each.array.tolist() for each in found.outputs] == [each.array.tolist() for each in response.outputs]
 
 
 def test_similar_responses_are_read_as_they_were_written() -> None:
     """The head of the block is written once for all similar responses."""
-    writer, reader = ResponseEncoder(no_offset, none_shared), ResponseDecoder(view_of)
     for name, array, parameters in (
         ("A", np.arange(3), None),
         ("A", np.arange(4), None),
@@ -250,6 +232,6 @@ def test_similar_responses_are_read_as_they_were_written() -> None:
         packed = PackedOutputs(layout_of([(name, "INT64", array.shape, array.nbytes)]), memoryview(array.tobytes()))
         for final, outputs in ((True, response.outputs), (False, response.outputs), (True, packed), (False, packed)):
             response.final, response.outputs = final, outputs
-            found = read_response(writer.write(response, 1), reader)
+            found = sent(response)
             assert (found.outputs[0].name, found.parameters, found.final) == (name, parameters, final)
             assert (found.outputs[0].array == array).all()
