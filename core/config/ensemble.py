@@ -5,8 +5,9 @@ Source: docs/spec/schedulers.md section 3.5, docs/spec/model-config.md section 2
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import DECOUPLED, Problem, cache_problem
@@ -17,6 +18,7 @@ from trident.core.inference.tensors import Datatype, Shape, shape_text
 
 _STEPS = "ensemble_scheduling.step"
 PRESERVE_ORDER = "PRESERVE_RESPONSE_ORDER"
+_Model = TypeVar("_Model", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,21 @@ def needed_steps(steps: Sequence[EnsembleStep], outputs: Iterable[str]) -> tuple
             needed.add(index)
             waiting += steps[index].sources
     return tuple(sorted(needed))
+
+
+def cycle_from(ensemble: _Model, steps_of: Callable[[_Model], Iterable[_Model]]) -> tuple[_Model, ...]:
+    """The path from an ensemble through the models of steps back to itself, with it at both ends; empty without one."""
+    seen: set[_Model] = set()
+    paths: list[tuple[_Model, ...]] = [(ensemble,)]
+    while paths:
+        path = paths.pop()
+        for model in steps_of(path[-1]):
+            if model == ensemble:
+                return (*path, ensemble)
+            if model not in seen:
+                seen.add(model)
+                paths.append((*path, model))
+    return ()
 
 
 # --- by itself
@@ -336,7 +353,7 @@ class KnownModels:
         return {name: problems for name in sorted(self._steps) if (problems := self._problems(name))}
 
     def _problems(self, name: str) -> list[Problem]:
-        cycle = self._cycle(name)
+        cycle = cycle_from(name, lambda each: [step.model for step in self._steps.get(each, ())])
         if cycle:
             text = f"circular dependency between ensembles: {' -> '.join(cycle)}"
             return [Problem(_STEPS, text, "an ensemble cannot be a step of itself, nor of one of its steps")]
@@ -379,17 +396,3 @@ class KnownModels:
             seen |= inner
             waiting += inner
         return False
-
-    def _cycle(self, name: str) -> tuple[str, ...]:
-        """The path from an ensemble through steps back to itself, with it at both ends; empty without a cycle."""
-        seen: set[str] = set()
-        paths: list[tuple[str, ...]] = [(name,)]
-        while paths:
-            path = paths.pop()
-            for step in self._steps.get(path[-1], ()):
-                if step.model == name:
-                    return (*path, name)
-                if step.model not in seen:
-                    seen.add(step.model)
-                    paths.append((*path, step.model))
-        return ()

@@ -6,18 +6,17 @@ read other JSON that people write, too.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trident.core.config.problem import InvalidModelConfig, Problem, path_inside, read_file
+from trident.core.config.problem import InvalidModelConfig, Problem, nearest, path_inside, read_file
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
@@ -457,13 +456,6 @@ def shown(value: object) -> str:
     if isinstance(value, str):
         return repr(_cut(value))
     return _cut(json.dumps(value))
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the one of `known` that is nearest to `name`, or with all of them if none is near."""
-    names = list(known)
-    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean '{found[0]}'?" if found else f"known are: {', '.join(names)}"
 
 
 def _cut(text: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -43,6 +44,13 @@ class InvalidModelConfig(ConfigInvalid):
         first = problems[0]
         super().__init__(first.message, hint=first.hint or None, model=model)
         self.problems = tuple(problems)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint with the one of `known` that is nearest to `name`, or with all of them if none is near."""
+    names = list(known)
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{found[0]}'?" if found else f"known are: {', '.join(names)}"
 
 
 DECOUPLED = "'decoupled' transaction policy"

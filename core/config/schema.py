@@ -6,7 +6,6 @@ Source: Triton's `model_config.proto`; docs/spec/model-config.md introduction; d
 from __future__ import annotations
 
 import codecs
-import difflib
 import math
 import re
 from collections.abc import MutableMapping, MutableSequence
@@ -16,7 +15,7 @@ import numpy as np
 from google.protobuf import json_format, text_format
 from google.protobuf.message import Message
 
-from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.problem import InvalidModelConfig, Problem, nearest
 from trident.core.errors import ConfigInvalid
 from trident.core.inference.tensors import BY_CONFIG_NUMBER, Datatype, Shape
 from trident.core.protos.model_config_pb2 import (
@@ -183,8 +182,7 @@ def _hint(reason: str) -> str:
         known = [value.name for value in pool().FindEnumTypeByName(match["type"]).values]
     else:
         return ""
-    nearest = difflib.get_close_matches(match["name"], known, n=1, cutoff=0.5)
-    return f"did you mean '{nearest[0]}'?" if nearest else f"known are: {', '.join(known)}"
+    return nearest(match["name"], known)
 
 
 # --- as JSON in answers

@@ -13,13 +13,7 @@ from itertools import accumulate
 from math import prod
 
 from trident.core.config.ensemble import ensemble_problems
-from trident.core.config.platforms import (
-    TENSORRT,
-    THREAD_PARAMETERS,
-    TRIED,
-    pads_batches,
-    platform_problems,
-)
+from trident.core.config.platforms import TENSORRT, THREAD_PARAMETERS, TRIED, pads_batches, platform_problems
 from trident.core.config.problem import DECOUPLED, ModelSignature, Problem, TensorSignature, cache_problem, is_plain
 from trident.core.config.resolve import (
     BATCH_BUCKETS,
@@ -67,11 +61,7 @@ AGENT_KEY = "a key is MD5:<path in the model directory>, such as MD5:1/model.onn
 
 
 def validate_model_config(
-    config: ModelConfig,
-    model_name: str,
-    *,
-    completed: bool = True,
-    layout_hint: str = "",
+    config: ModelConfig, model_name: str, *, completed: bool = True, layout_hint: str = ""
 ) -> list[Problem]:
     """Every problem of a normalised `config` of the model in directory `model_name`, without those of its instance
     groups; empty for a valid one.
@@ -858,11 +848,7 @@ def _batch_input_problems(
 
 
 def _signature_state_problems(
-    config: ModelConfig,
-    state: ModelSequenceBatching.State,
-    signature: ModelSignature,
-    path: str,
-    model_name: str,
+    config: ModelConfig, state: ModelSequenceBatching.State, signature: ModelSignature, path: str, model_name: str
 ) -> Iterator[Problem]:
     """A state is an input and an output of the graph."""
     as_input = ModelInput(name=state.input_name, data_type=state.data_type, dims=state.dims)

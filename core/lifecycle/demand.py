@@ -33,13 +33,7 @@ from trident.core.lifecycle.models import Loads, Models, ambiguous, failed_to_lo
 from trident.core.lifecycle.reader import Prepared
 from trident.core.lifecycle.state import REGISTERED, LoadCause
 from trident.core.lifecycle.version import ModelVersion
-from trident.core.observability.statistics import (
-    COLD_START_BOUNDS,
-    DemandMetrics,
-    DemandModel,
-    DemandOverview,
-    LetGo,
-)
+from trident.core.observability.statistics import COLD_START_BOUNDS, DemandMetrics, DemandModel, DemandOverview, LetGo
 from trident.core.repository.repository import select_versions
 from trident.core.repository.sources import NOT_UNIQUE, Located, ModelKey, Repositories, Source, size_of
 

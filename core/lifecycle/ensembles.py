@@ -138,10 +138,7 @@ class SchedulerProbe:
         self._responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
 
     def execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender] = (),
+        self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int], senders: Sequence[ResponseSender] = ()
     ) -> Execution:
         outcomes: list[Outputs | Exception] = []
         for request, size in zip(requests, batch_sizes, strict=True):

@@ -75,12 +75,7 @@ class Lifecycle:
         self._unloads = Unloads(limit_s=options.unload_timeout_s or None)
         self.models = Models(
             lambda key, models: Model(
-                key,
-                loader,
-                self._unloads,
-                models.publish,
-                models.find,
-                partial(find_steps, models, key.namespace),
+                key, loader, self._unloads, models.publish, models.find, partial(find_steps, models, key.namespace)
             ),
             namespacing=options.namespacing,
             place=options.place,

@@ -208,11 +208,7 @@ class ModelLoader:
         return model, instances, scheduler
 
     def _load_weights(
-        self,
-        directory: ModelDirectory,
-        version: ModelVersion,
-        placed: tuple[Placement, ...],
-        preparation: Preparation,
+        self, directory: ModelDirectory, version: ModelVersion, placed: tuple[Placement, ...], preparation: Preparation
     ) -> BackendModel:
         backend = self._backends.find(version.config)
         model = backend.load(

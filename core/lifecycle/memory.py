@@ -185,13 +185,11 @@ class Holding:
     `known` is what an earlier load of it took, if this one need not be measured.
     """
 
-    def __init__(
-        self, ledger: MemoryLedger, name: str, need: Need, least: Need | None = None, known: Need | None = None
-    ) -> None:
+    def __init__(self, ledger: MemoryLedger, name: str, need: Need, least: Need, known: Need | None) -> None:
         self.name = name
         self.known = known
         self.need = dict(need)
-        self.least = dict(need if least is None else least)
+        self.least = dict(least)
         self.taken: dict[str, int] = {}
         """At its load and warm-up; empty if that could not be measured."""
         self.returned: dict[str, int] = {}
@@ -316,13 +314,13 @@ class MemoryLedger:
         with self._changed:
             self._held.append(holding)
 
-    def give_back(self, holding: Holding | None = None) -> None:
+    def give_back(self, holding: Holding) -> None:
         """Return the memory of an unloaded model to the system, or to the loads that wait for it."""
         with self._changed:
             is_awaited = bool(self._waiting or self._loads)
         if self.budget is None or not is_awaited:
             self._trim_heap()
-        elif holding is not None:
+        else:
             self.budget.in_use -= holding.taken.get(CPU, 0)
         with self._changed:
             if holding in self._held:

@@ -104,16 +104,17 @@ def _version_files(content: Content, version: int) -> list[SourceFile]:
 
 _log = logging.getLogger("trident.lifecycle")
 
+_REPORT_S = 1.0
+
 
 class Unloads:
-    """Called on loader threads. `drain` and `wait` log what they wait for every `report_s` seconds.
+    """Called on loader threads. `drain` and `wait` log every second what they wait for.
 
     After `limit_s` seconds a version that leaves ends the processes of its model in which requests still are; None
     waits for them without a limit.
     """
 
-    def __init__(self, report_s: float = 1.0, limit_s: float | None = None) -> None:
-        self._report_s = report_s
+    def __init__(self, limit_s: float | None = None) -> None:
         self._limit_s = limit_s
         self._lock = threading.Lock()
         self._leaving: dict[threading.Thread, ModelVersion] = {}
@@ -144,7 +145,7 @@ class Unloads:
             for version in versions:
                 version.end_given_up("the server is stopping", for_good=True)
             log_in_flight(versions, left)
-            until = time.monotonic() + min(left, self._report_s)
+            until = time.monotonic() + min(left, _REPORT_S)
             for version in versions:
                 version.drain(max(0.0, until - time.monotonic()))
 
@@ -157,7 +158,7 @@ class Unloads:
         left = timeout_s
         log_in_flight(leaving.values(), left)
         while leaving and left > 0:
-            until = time.monotonic() + min(left, self._report_s)
+            until = time.monotonic() + min(left, _REPORT_S)
             for thread in leaving:
                 thread.join(max(0.0, until - time.monotonic()))
             leaving = {thread: version for thread, version in leaving.items() if thread.is_alive()}

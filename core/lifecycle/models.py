@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from trident.core.config.ensemble import EnsembleStep
+from trident.core.config.ensemble import EnsembleStep, cycle_from
 from trident.core.errors import (
     ConfigInvalid,
     InvalidRequest,
@@ -48,11 +48,7 @@ class Models:
     """
 
     def __init__(
-        self,
-        make: Callable[[ModelKey, Models], Model],
-        *,
-        namespacing: bool = False,
-        place: EnginePlace = _ALONE,
+        self, make: Callable[[ModelKey, Models], Model], *, namespacing: bool = False, place: EnginePlace = _ALONE
     ) -> None:
         """`make(key, models)` makes a model, which calls `publish` whenever other versions serve."""
         self._place = place
@@ -319,7 +315,12 @@ def find_steps(models: Models, namespace: str, name: str, steps: Sequence[Ensemb
     Raises ConfigInvalid with every problem, or OutOfMemory if one of them found no memory.
     """
     key = ModelKey(name, namespace)
-    cycle = cycle_from(key, models)
+    cycle = cycle_from(
+        key,
+        lambda each: [
+            model.key for step in models.steps_of(each) if (model := models.step(step, models.home(each))) is not None
+        ],
+    )
     if cycle:
         text = f"circular dependency between ensembles: {' -> '.join(key.name for key in cycle)}"
         raise ConfigInvalid(text, hint="an ensemble cannot be a step of itself, nor of one of its steps", model=name)
@@ -361,24 +362,6 @@ def _not_loaded(ensemble: str, step: EnsembleStep, model: Model) -> str:
             f"{'; '.join(reasons)}"
         )
     return f"{depends}which has no loaded version."
-
-
-def cycle_from(key: ModelKey, models: Models) -> tuple[ModelKey, ...]:
-    """Return the cycle from the ensemble `key` through steps back to it, with it at both ends; empty without one."""
-    seen: set[ModelKey] = set()
-    ways: list[tuple[ModelKey, ...]] = [(key,)]
-    while ways:
-        way = ways.pop()
-        for step in models.steps_of(way[-1]):
-            model = models.step(step, models.home(way[-1]))
-            if model is None:
-                continue
-            if model.key == key:
-                return (*way, key)
-            if model.key not in seen:
-                seen.add(model.key)
-                ways.append((*way, model.key))
-    return ()
 
 
 # --- loads

@@ -38,7 +38,6 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import CachedAnswer, InferenceResponse, RegionRequest
 from trident.core.lifecycle.attempt import LoadAttempt
 from trident.core.lifecycle.memory import Holding, MemoryLedger
-from trident.core.lifecycle.paused_instances import PausedInstances
 from trident.core.lifecycle.state import UNLOADED, ModelState, VersionState
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
@@ -251,11 +250,7 @@ class ModelVersion:
         self._payload_log = log if log is not None and switch(config, PAYLOAD_LOG, default=True) else None
 
     def serve(
-        self,
-        model: BackendModel,
-        instances: Sequence[BackendInstance],
-        scheduler: Scheduler,
-        fetched: Fetched,
+        self, model: BackendModel, instances: Sequence[BackendInstance], scheduler: Scheduler, fetched: Fetched
     ) -> None:
         """LOADING -> READY: accept requests from now on. The files of `fetched` are held until the unload."""
         self._model = model
@@ -542,3 +537,45 @@ class ModelVersion:
         if scheduler is not None:
             scheduler.close(timeout_s=0)
             self._abort("the server is stopping")
+
+
+class PausedInstances:
+    """Instances that get no work while another one can execute: their processes are started again. Any thread but an
+    instance's."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._paused: list[BackendInstance] = []
+
+    def change(self, instance: BackendInstance, serves: bool) -> None:
+        """`instance` serves again, or does not serve. Blocks until it has finished what it executes."""
+        with self._lock:
+            try:
+                if not serves:
+                    self._scheduler.forget(instance)
+                if not serves and instance not in self._paused:
+                    self._scheduler.remove(instance)()
+                    self._paused.append(instance)
+                elif serves and instance in self._paused:
+                    self._paused.remove(instance)
+                    self._scheduler.add(instance)
+            except (ValueError, ServerStopping) as error:
+                # It is the last one, or was removed, or the version is being unloaded.
+                _log.debug("instance '%s' stays as it is: %s", instance.placement.name, error)
+
+    def remove(
+        self, leaving: Sequence[BackendInstance], staying: Sequence[BackendInstance]
+    ) -> Sequence[Callable[[], object]]:
+        """Take `leaving` away for good, before one is waited for: none of them gets another sequence. Returns what
+        `Scheduler.remove` does.
+
+        If all of `staying` are paused, the first one gets work again, because a scheduler keeps an instance.
+        """
+        with self._lock:
+            if leaving and all(instance in self._paused for instance in staying):
+                self._paused.remove(staying[0])
+                self._scheduler.add(staying[0])
+            finishing = [(lambda: None) if each in self._paused else self._scheduler.remove(each) for each in leaving]
+            self._paused = [each for each in self._paused if each not in leaving]
+        return finishing

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from trident.core.config.autocomplete import (
-    BackendFacts,
-)
+from trident.core.config.autocomplete import BackendFacts
 from trident.core.config.golden import GoldenRequest, golden_requests
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import InvalidModelConfig, Problem

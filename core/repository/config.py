@@ -27,10 +27,7 @@ from trident.core.config.autocomplete import auto_complete as complete_config
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, open_file, path_inside, read_file
 from trident.core.config.schema import ModelConfig, copy_of, decode_config, parse_model_config
-from trident.core.config.validate import (
-    AGENT_KEY,
-    validate_model_config,
-)
+from trident.core.config.validate import AGENT_KEY, validate_model_config
 from trident.core.errors import ConfigInvalid, ModelNotFound, ServerError
 from trident.core.repository.layout_hints import layout_hint
 from trident.core.repository.repository import (
@@ -160,13 +157,7 @@ def load_config(
     InvalidModelConfig with every problem, and what `backends` raise.
     """
     done = complete(
-        directory,
-        written,
-        backends,
-        auto_complete=auto_complete,
-        version=version,
-        watch=watch,
-        preparation=preparation,
+        directory, written, backends, auto_complete=auto_complete, version=version, watch=watch, preparation=preparation
     )
     if done.problems:
         raise InvalidModelConfig(done.problems, model=directory.name)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trident.core.config.golden import as_numbers, is_floating, narrowed, nearest, shown
+from trident.core.config.golden import as_numbers, is_floating, narrowed, shown
+from trident.core.config.problem import nearest
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.body import parse_json

@@ -21,15 +21,7 @@ from trident.core.errors import OutOfMemory
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.http.admin import repository_index_json
 from trident.core.lifecycle.idle_memory import IdleMemory
-from trident.core.lifecycle.memory import (
-    CPU,
-    Holding,
-    MemoryLedger,
-    MemoryReading,
-    ModelBudget,
-    Shortage,
-    reserve_of,
-)
+from trident.core.lifecycle.memory import CPU, Holding, MemoryLedger, MemoryReading, ModelBudget, Shortage, reserve_of
 from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, MemoryShare
 from trident.core.lifecycle.reader import ModelReader
 from trident.core.observability.hardware import resident_bytes, trim_heap

@@ -16,8 +16,8 @@ from trident.core.errors import ModelNotFound, ModelNotReady, ServerStopping
 from trident.core.frontend.bridge import infer_many
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.lifecycle.model import Unloads
-from trident.core.lifecycle.paused_instances import PausedInstances
 from trident.core.lifecycle.state import ModelState
+from trident.core.lifecycle.version import PausedInstances
 
 
 def request(name: str = "m", version: int = -1) -> InferenceRequest:
