@@ -7,7 +7,6 @@ sections 1.2 (version policy), 1.3 (duplicate names), 1.6 and 1.10.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -16,16 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.lifecycle.changing_models import (
-    BATCHED,
-    add_scaled,
-    factor_of,
-    heavy,
-    index,
-    load,
-    scaled,
-    unload_and_wait,
-)
+from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, factor_of, heavy, index, load, unload_and_wait
 from tests.contract.repository.azurite import connection_to
 from tests.contract.repository.cloud_models import (
     KEYS,
@@ -342,33 +332,6 @@ def test_load_request_fetches_changed_objects_only(s3: S3Emulator, tmp_path: Pat
         assert "at least one version must be available" in reasons(server, "m")
         assert_serves(server, "m", 3.0)
         assert load(server, "none") == (500, "failed to load 'none', failed to poll from model repository")
-
-
-def test_load_repairs_a_changed_cache_from_storage(s3: S3Emulator, tmp_path: Path) -> None:
-    repository = CloudRepository(s3, "shared", "models")
-    for model in ("writes", "other"):
-        repository.put_model(model, 2.0)
-    with cloud_server(tmp_path, "log", repository.uri(), "--model-control-mode=explicit") as server:
-        for model in ("writes", "other"):
-            assert load(server, model) == (200, "")
-        (file,) = tmp_path.glob("cache/models/*/writes/1/model.onnx")
-        (other,) = tmp_path.glob("cache/models/*/other/1/model.onnx")
-        assert file.samefile(other)
-        # As a model can, whose process is the server's user.
-        mode, content = file.stat().st_mode, scaled(3.0).SerializeToString()
-        assert file.stat().st_size == len(content)
-        file.chmod(0o600)
-        with file.open("r+b") as opened:
-            opened.write(content)
-        file.chmod(mode)
-        unload_and_wait(server, "other")
-        assert load(server, "other") == (200, "")
-        assert_serves(server, "other", 2.0)
-        for model in ("writes", "other"):
-            unload_and_wait(server, model)
-        shutil.rmtree(tmp_path / "cache")
-        assert load(server, "writes") == (200, "")
-        assert_serves(server, "writes", 2.0)
 
 
 # --- polling

@@ -191,15 +191,6 @@ def test_cancelled_caller_does_not_cancel_the_load(tmp_path: Path) -> None:
         assert bench.backend.loads == ["m:1=1"]
 
 
-def test_a_load_that_hangs_ends_at_its_limit(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    write(tmp_path, "other", 2)
-    with demanding(tmp_path, load_timeout_s=0.05) as bench, bench.backend.holding("m"):
-        with pytest.raises(ModelNotReady, match=r"took longer than --model-load-timeout-secs allows"):
-            bench.ask("m")
-        assert bench.ask("other") == 2
-
-
 def test_broken_configuration_affects_only_its_model(tmp_path: Path) -> None:
     write(tmp_path, "broken", 1, config="no configuration")
     write(tmp_path, "misplaced", 1, config=CONFIG + 'parameters { key: "IDLE_SECS" value { string_value: "soon" } }')
