@@ -140,10 +140,8 @@ class ModelLoadFailed(ServerError):
 class DeviceLost(ModelLoadFailed):
     """An earlier failure has made the process's CUDA context on `device`, as `Placement.device`, unusable."""
 
-    def __init__(
-        self, message: str, *, hint: str | None = None, model: str | None = None, field: str = "", device: str = ""
-    ) -> None:
-        super().__init__(message, hint=hint, model=model, field=field)
+    def __init__(self, message: str, *, device: str, model: str | None = None) -> None:
+        super().__init__(message, model=model)
         self.device = device
 
 

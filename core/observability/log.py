@@ -184,11 +184,11 @@ class LineHandler(QueueHandler):
 
     queue: SimpleQueue[bytes | threading.Event | None]
 
-    def __init__(self, write: Callable[[bytes], None], *, write_size: int = _PIPE_WRITE, encoding: str = "utf-8"):
+    def __init__(self, write: Callable[[bytes], None], *, write_size: int = _PIPE_WRITE) -> None:
         """`write` runs on the thread. It may block, and may raise OSError or ValueError."""
         super().__init__(SimpleQueue())
         self.write = write
-        self.encoding = encoding
+        self.encoding = "utf-8"
         self._write_size = write_size
         self._begin()
         _handlers.add(self)

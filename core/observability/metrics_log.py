@@ -111,7 +111,6 @@ class MetricsLog:
         interval_s: float,
         *,
         out: TextIO | None = None,
-        wall_clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """`read` and `is_ready` are called on the thread. `out` replaces stdout."""
         self._read = read
@@ -119,7 +118,6 @@ class MetricsLog:
         self._format = format
         self._interval_s = interval_s
         self._out = out
-        self._wall_clock = wall_clock
         self._intervals = Intervals()
         self._is_broken = False
         self._closing = threading.Event()
@@ -148,7 +146,7 @@ class MetricsLog:
 
     def _write(self) -> None:
         reports = self._intervals.reports(self._read(), is_ready=self._is_ready())
-        now_ns = self._wall_clock()
+        now_ns = time.time_ns()
         try:
             for report in reports:
                 print_line(self._format(report, now_ns), self._out or stdout())

@@ -38,6 +38,7 @@ from tests.unit.core.scheduling.ensemble_bench import Step
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
     Answers,
+    IdleScheduler,
     LaterStub,
     Outcomes,
     Stub,
@@ -657,18 +658,6 @@ MOMENTS = ["before", "passed on", "answered"]
 
 
 @pytest.mark.parametrize("when", MOMENTS)
-def test_an_engine_that_raises(
-    any_fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture, when: str
-) -> None:
-    model = Model(any_fault, when)
-    caller.send(model, *"axb")
-    model.answer_held()
-    assert caller.outcomes() == ok("ab", x="ok" if when == "answered" else "UnexpectedError")
-    assert len(caller.answers) == 3
-    assert tracebacks(caplog, any_fault) == 1
-
-
-@pytest.mark.parametrize("when", MOMENTS)
 def test_an_engine_that_raises_before_a_thread(fault: Exception, caplog: pytest.LogCaptureFixture, when: str) -> None:
     """ThreadBridge: one answer, a stream, and many requests of one caller."""
     model, bridge = Model(fault, when), ThreadBridge()
@@ -730,28 +719,12 @@ def test_deferred_and_flushed_calls_that_raise(fault: Exception, caplog: pytest.
 # --- versions and schedulers
 
 
-class FaultyScheduler:
+class FaultyScheduler(IdleScheduler):
     """Answers each request with its id, except x, for which it raises."""
-
-    queued = in_flight = 0
 
     def __init__(self, fault: Exception, when: str) -> None:
         self.model = Model(fault, when)
         self.submit = self.model.submit
-
-    def start(self) -> None: ...
-
-    def stop(self, *, accept_nested: bool = False) -> None: ...
-
-    def drain(self, timeout_s: float | None = None) -> bool:
-        return True
-
-    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
-        return True
-
-    def forget(self, instance: object) -> None: ...
-
-    add = remove = forget
 
 
 class Loaded:
@@ -776,13 +749,13 @@ def serving_version(scheduler: Scheduler, statistics: ModelStatistics | None = N
 
 
 @pytest.mark.parametrize("when", MOMENTS)
-@pytest.mark.parametrize("also_counting", [False, True])
-def test_a_scheduler_that_raises(
-    any_fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture, when: str, also_counting: bool
+@pytest.mark.parametrize("where", ["engine", "version", "version that cannot count"])
+def test_what_raises_in_submit(
+    any_fault: Exception, caller: Caller, caplog: pytest.LogCaptureFixture, when: str, where: str
 ) -> None:
     scheduler: Any = FaultyScheduler(any_fault, when)
-    version = serving_version(scheduler, FaultyStatistics(Fault(), "record_refusal") if also_counting else None)
-    caller.send(version, *"axb")
+    statistics = FaultyStatistics(Fault(), "record_refusal") if where == "version that cannot count" else None
+    caller.send(scheduler.model if where == "engine" else serving_version(scheduler, statistics), *"axb")
     scheduler.model.answer_held()
     assert caller.outcomes() == ok("ab", x="ok" if when == "answered" else "UnexpectedError")
     assert len(caller.answers) == 3

@@ -9,8 +9,6 @@ import pytest
 
 from tests.unit.pending_requests import pending_request
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import CloseReason
-from trident.core.observability.history import KEPT_MS, MOST, merged_requests
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMeters, SummaryMetrics
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
@@ -171,51 +169,3 @@ def test_summary_forgets_values_older_than_a_minute() -> None:
     assert math.isnan(request_quantiles(statistics, START + 91 * S)[0])
     found = summaries(statistics, START + 10_000 * S)["nv_inference_request_summary_us"]
     assert (found.sum, found.count) == (10_000, 2)
-
-
-class Version:
-    """The statistics of a version, whose wall clock stands at `now_ms`."""
-
-    def __init__(self) -> None:
-        self.now_ms = 10 * KEPT_MS
-        self.statistics = ModelStatistics(wall_clock=lambda: self.now_ms * MS)
-
-    def execute(self, *durations_ms: int) -> None:
-        """One execution, which ends at 1,000 ms, of requests of these durations. Each has its duration as id."""
-        end = 1000 * MS
-        requests = [pending_request(str(ms), start_ns=end - ms * MS, enqueue_ns=end - ms * MS) for ms in durations_ms]
-        self.statistics.record_batch(requests, len(requests), end - 4, end - 3, end - 1, end, CloseReason.FULL)
-
-    def fail(self, id: str) -> None:
-        self.statistics.record_failure(pending_request(id, start_ns=5), FailureReason.BACKEND, 12, "no")
-
-    @property
-    def slowest(self) -> list[str]:
-        return [each.id for each in self.statistics.requests("m", 1).slowest]
-
-    @property
-    def failed(self) -> list[str]:
-        return [each.id for each in self.statistics.requests("m", 1).failed]
-
-
-def test_slow_requests_are_forgotten_after_an_hour() -> None:
-    version = Version()
-    version.execute(*range(500, 500 + MOST))
-    version.fail("bad")
-    version.now_ms += KEPT_MS // 2
-    version.execute(3)
-    assert version.slowest == [str(ms) for ms in range(499 + MOST, 499, -1)]
-    version.now_ms += KEPT_MS // 2 + 1
-    assert (version.slowest, version.failed) == (["3"], [])
-    version.now_ms += KEPT_MS
-    assert version.slowest == []
-
-
-def test_slowest_requests_of_several_engines_are_merged() -> None:
-    first, second = Version(), Version()
-    first.execute(*range(1, 60, 2))
-    second.execute(*range(2, 61, 2))
-    first.fail("a")
-    (merged,) = merged_requests([each.statistics.requests("m", 1) for each in (first, second)])
-    assert [each.id for each in merged.slowest] == [str(ms) for ms in range(60, 60 - MOST, -1)]
-    assert [each.id for each in merged.failed] == ["a"]

@@ -21,6 +21,7 @@ from trident.core.observability.history import (
     NotedRequest,
     Watched,
     merged_history,
+    merged_requests,
 )
 from trident.core.observability.latencies import LatencyMeters, LatencyMetrics
 from trident.core.observability.model_statistics import ModelStatistics
@@ -289,8 +290,17 @@ def test_the_slowest_requests_of_an_interval_are_noted(clocked: Clocked) -> None
     statistics.record_composed(named("composed", 1, 0, 0), 0, 2, 0, 0, 0)
     answer("slower", 3)
     assert {each.id for each in statistics.requests("m", 1).slowest} == set(found)
+    statistics.record_failure(named("failed", 1, 0, 0), FailureReason.BACKEND, 12, "no")
     clocked.now_ms += 3_600_000 * 3 // 4
-    assert [each.id for each in statistics.requests("m", 1).slowest] == ["slower", "composed", "of another interval"]
+    report = statistics.requests("m", 1)
+    assert [each.id for each in report.slowest] == ["slower", "composed", "of another interval"]
+    others = ModelStatistics()
+    others.record_batch([named(f"other {ns}", 1, 0, 0) for ns in range(MOST)], 1, 0, 0, 1, 2)
+    (merged,) = merged_requests([report, others.requests("m", 1)])
+    assert [each.id for each in (*merged.slowest[:2], *merged.failed)] == ["slower", "composed", "failed"]
+    assert len(merged.slowest) == MOST
+    clocked.now_ms += 3_600_000 // 2
+    assert statistics.requests("m", 1).failed == ()
 
 
 def test_only_the_first_1024_responses_of_a_request_are_counted() -> None:

@@ -127,6 +127,30 @@ def text(value: str) -> list[OutputTensor]:
     return [OutputTensor("OUT", "BYTES", (1,), np.array([value.encode()], dtype=object))]
 
 
+class IdleScheduler:
+    """Implements Scheduler but for `submit`."""
+
+    queued = in_flight = 0
+
+    def start(self) -> None: ...
+
+    def stop(self, *, accept_nested: bool = False) -> None: ...
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        return True
+
+    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
+        self.stop()
+        return True
+
+    def forget(self, instance: object) -> None: ...
+
+    add = forget
+
+    def remove(self, instance: object) -> Callable[[], None]:
+        raise NotImplementedError
+
+
 class Answers:
     """The responses to the requests of a bench, as they arrive."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.unit.core.scheduling.scheduler_bench import IdleScheduler
 from tests.unit.packed_tensors import TWO, spec
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, QueuePolicy
@@ -24,23 +25,12 @@ from trident.core.scheduling.context import SchedulingContext
 from trident.core.scheduling.response_cache import LARGE, CachingScheduler
 
 
-class Executor:
+class Executor(IdleScheduler):
     """The scheduler behind the cache: holds submitted requests until the test answers them."""
-
-    queued = in_flight = 0
 
     def __init__(self) -> None:
         self.submitted: list[PendingRequest] = []
         self.refusal: ServerError | None = None
-
-    def start(self) -> None: ...
-
-    def add(self, instance: object) -> None: ...
-
-    forget = add
-
-    def remove(self, instance: object) -> Callable[[], None]:
-        return lambda: None
 
     def submit(self, pending: PendingRequest) -> None:
         if self.refusal is not None:
@@ -49,13 +39,6 @@ class Executor:
 
     def stop(self, *, accept_nested: bool = False) -> None:
         self.refusal = ServerStopping("stopped")
-
-    def drain(self, timeout_s: float | None = None) -> bool:
-        return True
-
-    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
-        self.stop()
-        return True
 
     def answer(self, value: int = 0, **fields: object) -> None:
         """Answer the oldest request that was submitted."""

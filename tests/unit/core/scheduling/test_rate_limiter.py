@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.unit.core.scheduling.scheduler_bench import Stub, limit, placed
-from trident.core.config.placement import InstanceLimit, Placement
+from trident.core.config.placement import InstanceLimit
 from trident.core.errors import ConfigInvalid
 from trident.core.options import ResourceLimit
 from trident.core.scheduling.rate_limiter import (
@@ -22,8 +22,6 @@ from trident.core.scheduling.rate_limiter import (
     Reservation,
     Resource,
     admitted,
-    check_limits,
-    needs_of,
 )
 
 R, S = Resource("r", 0), Resource("s", None)
@@ -58,22 +56,6 @@ def test_admission_follows_position_priority_and_resources(
     bids: list[Bid], free: dict[Resource, int], expected: list[int]
 ) -> None:
     assert admitted(bids, free) == expected
-
-
-def refusal(placement: Placement, *others: Placement, options: tuple[ResourceLimit, ...] = ()) -> str:
-    with pytest.raises(ConfigInvalid) as caught:
-        check_limits(placement, "m", [needs_of(other) for other in others], options)
-    assert caught.value.hint
-    return caught.value.message
-
-
-def test_a_resource_is_global_or_of_devices_for_all_models() -> None:
-    text = 'Resource "R" is present as both global and device-specific resource in the model configuration.'
-    here, everywhere = placed("m_0", limit(R=1)), placed("n_0", limit(R=1, everywhere=True))
-    assert refusal(here, everywhere) == refusal(everywhere, here) == text
-    both = limit(R=1).needs + limit(R=1, everywhere=True).needs
-    assert refusal(placed("m_0", type(here.limit)(both))) == text
-    check_limits(here, "m", [needs_of(here)], ())
 
 
 def entered(limiter: RateLimiter, name: str, of: InstanceLimit, gpu: int | None = None) -> Reservation:
