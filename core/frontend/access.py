@@ -194,8 +194,6 @@ GRPC = RestrictedKind("--grpc-restricted-protocol", "protocol", "triton-grpc-pro
 
 
 class ApiRestricted(ServerError):
-    """The request lacks the header that opens the API."""
-
     code = ErrorCode.UNAVAILABLE
     before_parsing = True
 

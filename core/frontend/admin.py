@@ -221,7 +221,6 @@ def refuse_repository(name: str) -> None:
 
 
 def check_allowed(*, allowed: bool) -> None:
-    """Raise Unsupported unless clients may register and unregister regions."""
     if not allowed:
         raise Unsupported(
             "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",

@@ -382,8 +382,6 @@ def infer_many(
 
 
 class _FanOut:
-    """One call of `infer_many`."""
-
     def __init__(self, engine: Engine, client_gone: ClientGone | None) -> None:
         self._engine = engine
         self._client_gone = client_gone

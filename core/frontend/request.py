@@ -55,7 +55,6 @@ def forward_header(request: InferenceRequest, name: str, value: str) -> None:
 
 
 def unable(field: str, reason: str) -> InvalidRequest:
-    """The error for a field of the wrong JSON type."""
     return InvalidRequest(f"Unable to parse '{field}': {reason}")
 
 

@@ -184,7 +184,6 @@ def _named_region(message: Buffer) -> str:
 
 
 def trace_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """The settings, after the changes of the call."""
     call = parse("TraceSettingRequest", message)
     run, engine, model = front_end.bridge.run, front_end.engine, call.model_name
     if model:
@@ -215,7 +214,6 @@ def _as_one_text(name: str, value: object) -> str:
 
 
 def log_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """The settings, after the changes of the call."""
     given = parse("LogSettingsRequest", message).settings
     kinds = {name: value.WhichOneof(_CHOICE) for name, value in given.items()}
     wanted = {name: None if kind is None else getattr(given[name], kind) for name, kind in kinds.items()}

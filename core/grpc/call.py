@@ -120,7 +120,6 @@ class Call(Receiver):
             self._tick = front_end.deadlines.add(head.timeout_s, self)
 
     def note_client_trace(self, request: InferenceRequest) -> None:
-        """Note to which trace of its client a request belongs."""
         if self.front_end.trace_gate.reads_context:
             metadata = self.head.metadata
             request.trace = client_trace(metadata.text("traceparent"), metadata.text("tracestate"))
@@ -248,7 +247,6 @@ class Call(Receiver):
         return True
 
     def expire(self) -> None:
-        """The caller's deadline has passed."""
         if not self.ended:
             self.fail(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))
 
@@ -260,7 +258,6 @@ class Call(Receiver):
                 self.on_message(message.content)
 
     def on_compressed(self, content: Buffer) -> None:
-        """The next message, compressed."""
         if MOST_INFLATED * len(content) <= LARGE:
             self.on_message(self.inflate(content))
         else:
@@ -342,7 +339,6 @@ class Call(Receiver):
         return ((content,), len(content), COMPRESSED) if len(content) < size else (parts, size, PLAIN)
 
     def finish(self) -> None:
-        """The end of a call that went well."""
         if self.ended or self._stream is None or (self._due and self.has_expired()):
             return
         self._stream.send(None, (), 0, OK if self.started else ONLY_OK)

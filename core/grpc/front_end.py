@@ -141,7 +141,6 @@ class GrpcFrontEnd:
             self._is_loaded = True
 
     def count_error(self, method: Method | None, error: Exception, status: Status) -> None:
-        """Count a call, or a request of a stream, that ends with `error`."""
         model = error.model if isinstance(error, ServerError) else None
         served = model if model and is_served(self.engine, model) else ""
         self.counts.errors.labels(method.name if method is not None else "", served, status.name).inc()
@@ -267,7 +266,6 @@ class ResponseCounts:
         )
 
     def collect(self) -> Iterable[Metric]:
-        """Return both counters, for the metrics page."""
         return [*self._responses.collect(), *self.errors.collect()]
 
     def count(self, method: Method | None, status: Status) -> None:
@@ -278,7 +276,6 @@ class ResponseCounts:
             self._deadlines.add(_TAKEN_OVER_AFTER_S, self)
 
     def expire(self) -> None:
-        """Add the collected counts to the metrics."""
         self._is_due = False
         for method in self._methods:
             for number, count in enumerate(method.ended):

@@ -350,7 +350,6 @@ class StreamInferCall(Call):
         )
 
     def _refuse(self, error: Exception, message: Buffer) -> None:
-        """Answer a request that was not submitted."""
         if self.ended:
             return
         if isinstance(error, GrpcError | MalformedMessage):

@@ -138,8 +138,6 @@ LIMIT_S: Final = 60.0
 
 
 class ReceivingMessage(Receiving, Protocol):
-    """A message that is being received."""
-
     def stall(self) -> None:
         """Nothing has arrived for LIMIT_S seconds at least."""
 
@@ -238,7 +236,6 @@ def parse(type_name: str, content: Buffer) -> Any:
 
 
 def serialized(type_name: str, **fields: Any) -> bytes:
-    """A message of the type `type_name` of Triton's service with these fields."""
     from trident.core.protos import grpc_service_pb2
 
     content: bytes = getattr(grpc_service_pb2, type_name)(**fields).SerializeToString()

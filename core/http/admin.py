@@ -398,8 +398,6 @@ _PATHS = ("/metrics", "/metrics/")
 
 
 class MetricsApplication:
-    """Serves `page` on its one path."""
-
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
 

@@ -257,7 +257,6 @@ class V2Application(HttpFrontEnd):
             end_trace(self.engine, number, HTTP, received, sent)
 
     def refuse(self, error: Exception, environ: Environ) -> Reply:
-        """The reply to a request that no route takes."""
         return self._refuse(error, self.untyped_error_mime, environ, "")
 
     def _find_infer(self, environ: Environ) -> InferPath | None:

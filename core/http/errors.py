@@ -122,8 +122,6 @@ class BrokenCompression(InvalidRequest):
 
 
 class UnsupportedEncoding(Unsupported):
-    """The body has a Content-Encoding other than gzip and deflate."""
-
     def __init__(self) -> None:
         super().__init__("Unsupported compression type", hint="compress with gzip or deflate, or send it as it is")
 
@@ -190,7 +188,6 @@ def error_document(error: Exception, hints: ErrorHints, *, has_hint_field: bool 
 
 
 def error_event(error: Exception, hints: ErrorHints = ErrorHints.FIELD) -> bytes:
-    """The event `{"error": message}` of a stream of events."""
     return event(orjson.dumps({"error": readable(message_of(error, hints))}))
 
 

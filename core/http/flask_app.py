@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 class DigitsConverter(BaseConverter):
-    """A version in a path: digits, as text."""
-
     regex = "[0-9]+"
 
 

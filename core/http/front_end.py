@@ -113,7 +113,6 @@ class HttpFrontEnd:
         return []
 
     def add_timing(self, times: InferenceTimes, headers: Headers) -> None:
-        """Add the times of a response to its `headers`."""
         queue, gather, infer, split, batch_size, close_reason = times
         text = _TEXT % (queue / _NS, gather / _NS, infer / _NS, split / _NS, batch_size)
         if close_reason is not None:

@@ -307,8 +307,6 @@ def decode_object(body: Buffer, version: int, spec: ModelSpec, max_input_size: i
 
 
 class _Reading:
-    """Fills `request`, member by member."""
-
     def __init__(self, request: InferenceRequest, spec: ModelSpec, max_input_size: int) -> None:
         self.request = request
         self.spec = spec

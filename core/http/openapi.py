@@ -63,7 +63,6 @@ def _table() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def operations() -> Mapping[str, Operation]:
-    """The operations of the v2 protocol, by the names of their routes."""
     return {name: Operation(**row) for name, row in _table()["operations"].items()}
 
 
@@ -73,7 +72,6 @@ def _common_schemas() -> dict[str, Schema]:
 
 
 def full_schema(short: ShortSchema) -> Schema:
-    """JSON Schema of a schema in short."""
     if isinstance(short, str):
         named: Schema = _table()["types"].get(short, {"$ref": f"#/components/schemas/{short}"})
         return named
@@ -133,7 +131,6 @@ _CAPTURED = re.compile(r"<(?:(\w+)(?:\((.*?)\))?:)?(\w+)>")
 
 
 def _template(rule: str) -> tuple[str, list[Schema]]:
-    """The path of one of Werkzeug's rules, and its parameters."""
     parameters = []
     for kind, words, name in _CAPTURED.findall(rule):
         schema: Schema = {"type": "string", "minLength": 1}
@@ -297,7 +294,6 @@ def _server_document(application: V2Application) -> dict[str, Any]:
 
 
 def model_openapi(application: V2Application, environ: Environ, model: str, version: str = "") -> Reply:
-    """The document of one model. Raises the lookup errors of `model`."""
     spec = application.engine.model_spec(model, version_number(version))
     # From the document's own address to the root.
     base = "../../../../.." if version else "../../.."

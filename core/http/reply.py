@@ -125,8 +125,6 @@ def plain_parts(reply: Reply) -> list[bytes] | _PlainParts:
 
 
 class _PlainParts:
-    """The parts of a stream as `bytes`."""
-
     def __init__(self, parts: ClosableParts) -> None:
         self._parts = parts
 

@@ -200,7 +200,6 @@ class ModelStream:
 
     @property
     def is_busy(self) -> bool:
-        """True while a request lacks an answer."""
         return bool(self._in_flight)
 
     @property

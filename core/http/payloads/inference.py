@@ -107,7 +107,6 @@ class BinaryType:
         return parameters.get(SIZE, "") if essence == self.essence else ""
 
     def missing_size(self) -> InvalidRequest:
-        """The error for a request of this type without a length."""
         return InvalidRequest(f"Content-Type must be '{self.prefix}N', N being the length of the JSON in bytes")
 
     def of(self, json_size: int) -> str:

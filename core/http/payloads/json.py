@@ -383,7 +383,6 @@ def rank_of(value: Any) -> int:
 
 
 def is_b64(value: Any) -> bool:
-    """True for a value that represents bytes: `{"b64": "..."}`."""
     return type(value) is dict and value.keys() == _B64
 
 

@@ -31,7 +31,6 @@ from trident.core.inference.tensors import (
 
 
 def expected_text(datatype: Datatype) -> str:
-    """A description of the elements of the datatype, for an error text."""
     if datatype is BYTES:
         return 'a string or {"b64": "..."}'
     if is_floating(datatype):

@@ -12,7 +12,6 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
-from tritonclient.utils import InferenceServerException
 
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
@@ -65,15 +64,6 @@ def simple_message(**fields: Any) -> Any:
         request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
         request.raw_input_contents.append(values.astype(np.int32).tobytes())
     return request
-
-
-def refusal(call: Any, *args: Any, **kwargs: Any) -> tuple[str, str]:
-    """The status and the text with which a call of the client ends."""
-    try:
-        call(*args, **kwargs)
-    except InferenceServerException as error:
-        return error.status().removeprefix("StatusCode."), error.message()
-    raise AssertionError("it was answered")
 
 
 def rpc_refusal(call: Any, message: Any, **kwargs: Any) -> tuple[str, str]:

@@ -24,26 +24,16 @@ from tests.contract.grpc.grpc_requests import (
 )
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
-from tests.unit import onnx_models
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
-
-ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ]"
 
 
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("grpc")
     repository = link_models(folder / "models", "simple", "identity_fp32")
-    onnx_models.write_version(onnx_models.waiting(), repository, "waiting", ONE_INSTANCE)
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
         yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[Any]:
-    with client_of(server) as client:
-        yield client
 
 
 def test_slow_reader_of_a_stream_delays_only_itself(server: ServerProcess) -> None:

@@ -23,10 +23,8 @@ from tests.unit.fake_engine import FakeEngine, FakeModel
 from trident.core.errors import BackendFailed, InvalidRequest, ModelNotFound, Unsupported
 from trident.core.frontend.dataplane import ResponsePlan, read_parameters
 from trident.core.grpc.infer import (
-    FINAL,
     Encoded,
     encode_response,
-    in_stream,
 )
 from trident.core.grpc.request import (
     PARAMETERS,
@@ -332,27 +330,6 @@ def test_parameters_keep_their_types_or_fail() -> None:
     assert type(read["b"]) is bool
     with pytest.raises(BackendFailed, match="the parameter 'n', which is not a 64-bit integer"):
         unary(InferenceResponse("m", 1, [], parameters={"n": 2**63}))
-
-
-def test_classes_replace_the_values_of_an_output() -> None:
-    message = unary(
-        InferenceResponse("simple", 1, packed(), id="r"),
-        ResponsePlan(True, {"OUTPUT0": (True, 2), "OUTPUT1": (True, 0)}),
-    )
-    assert [(o.datatype, list(o.shape)) for o in message.outputs] == [("BYTES", [1, 2]), ("INT32", [1, 16])]
-    assert message.raw_output_contents[0] == b"\5\0\0\x0015:15\5\0\0\x0014:14"
-    assert message.raw_output_contents[1] == SECOND
-
-
-def test_response_in_a_stream_has_a_final_flag() -> None:
-    for outputs in (packed(), separate()):
-        for final in (True, False):
-            response = InferenceResponse("simple", 3, outputs, id="r")
-            message = stream(in_stream(encode_response(response, PLAN, spec(), FINAL[final])))
-            assert message.error_message == ""
-            wanted = expected(id="r")
-            wanted.parameters["triton_final_response"].bool_param = final
-            assert message.infer_response == wanted
 
 
 def test_a_message_over_the_limit_of_grpc_is_refused() -> None:

@@ -115,24 +115,6 @@ def test_error_origin_decides_how_it_is_answered(code: ErrorCode, origin: Origin
     until(lambda: len(stream.messages) == 2)
 
 
-@on_hub
-def test_only_the_last_response_has_the_final_flag() -> None:
-    engine = DecoupledEngine()
-    client = serve(engine)
-    stream = client.begin("ModelStreamInfer")
-    send(client, stream, "a", model="a%2Fb")
-    until(lambda: engine.kept)
-    pending = engine.kept["a"]
-    error = InferenceResponse("a%2Fb", 3, [], id="a", error=BackendFailed("no"), final=False)
-    pending.on_response(error)
-    decoupled_answer(pending, 1, final=False)
-    pending.on_response(InferenceResponse.failed(pending.request, BackendFailed("the end")))
-    until(lambda: len(stream.messages) == 3)
-    flags = [each.infer_response.parameters.get("triton_final_response") for each in answers(stream)]
-    assert [flag is not None and flag.bool_param for flag in flags] == [False, False, True]
-    assert None not in flags
-
-
 def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> None:
     response = echo(pending.request)
     response.outputs = response.outputs if count else []

@@ -317,12 +317,6 @@ def test_route_describes_its_required_credentials() -> None:
     assert "secret" not in str(document)
 
 
-def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    calls: list[Any] = []
-    body = list(send(reply, environ, lambda *arguments: calls.append(arguments)))
-    return calls, body
-
-
 @pytest.mark.parametrize("environ", [{}, {BODY_KEY: b"", "wsgi.input": BytesIO()}])
 def test_stream_parts_are_produced_lazily(environ: dict[str, Any]) -> None:
     events: list[str] = []

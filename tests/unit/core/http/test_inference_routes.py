@@ -40,11 +40,6 @@ def client_of(respond: Callable[[InferenceRequest], InferenceResponse], **option
     return Client(V2Application(FakeEngine(respond), HttpOptions(**options), ThreadBridge()))  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def client() -> Client:
-    return client_of(doubled)
-
-
 def test_execution_errors_have_tritons_content_type() -> None:
     form = {"name": "OUT", "parameters": {"classification": 1}}
     body = {"inputs": [{"name": "IN", "datatype": "BOOL", "shape": [1], "data": [True]}], "outputs": [form]}
@@ -118,12 +113,6 @@ def event_of(text: str) -> bytes:
 
 
 ERROR = b'data: {"error":"broken"}\n\n'
-
-
-def test_a_last_response_without_outputs_is_an_event() -> None:
-    _, client = streaming(said("a"), InferenceResponse("simple", 3, []))
-    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
-    assert answer.data == event_of("a") + b'data: {"model_name":"simple","model_version":"3"}\n\n'
 
 
 @pytest.mark.parametrize(

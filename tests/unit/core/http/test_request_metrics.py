@@ -69,10 +69,3 @@ def test_a_process_counts_for_itself_when_the_disk_is_full(tmp_path: Path, monke
     assert share_request_counts(tmp_path) is None
     assert values.ValueClass is values.MutexValue
     assert list(tmp_path.iterdir()) == []
-
-
-# --- metrics page
-
-
-def page(openmetrics: bool) -> bytes:
-    return b"open" if openmetrics else b"plain"
