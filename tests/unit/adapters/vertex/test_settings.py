@@ -6,7 +6,6 @@ import pytest
 
 from trident.adapters.common.options import OptionText
 from trident.adapters.vertex.platform import read_routes, server_options
-from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.errors import ConfigInvalid
 
 ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
@@ -33,7 +32,7 @@ def test_an_invalid_id_is_refused(name: str, text: str) -> None:
 VARIABLES = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": " 8081 ", "AIP_STORAGE_URI": "gs://b/m"}
 
 
-def test_the_platform_sets_its_options() -> None:
+def test_the_platform_sets_its_options_and_two_variables_apply_without_it() -> None:
     assert server_options(VARIABLES, on_platform=True) == [
         OptionText("allow-vertex-ai", "true", "AIP_MODE"),
         OptionText("allow-http", "false", "AIP_MODE"),
@@ -41,13 +40,5 @@ def test_the_platform_sets_its_options() -> None:
         OptionText("vertex-ai-port", "8081", "AIP_HTTP_PORT"),
         OptionText("model-repository", "gs://b/m", "AIP_STORAGE_URI"),
     ]
-
-
-def test_port_and_repository_variables_apply_outside_the_platform() -> None:
     found = server_options(VARIABLES, on_platform=False)
     assert [each.flag for each in found] == ["vertex-ai-port", "model-repository"]
-
-
-def test_every_option_exists_in_the_server() -> None:
-    flags = {each.flag for each in SERVER_OPTIONS.values()}
-    assert {each.flag for each in server_options(VARIABLES, on_platform=True)} <= flags
