@@ -54,7 +54,6 @@ class CancelCause(Enum):
 
     @classmethod
     def of_number(cls, number: int) -> CancelCause:
-        """CLIENT for an unknown number."""
         return _BY_NUMBER.get(number, cls.CLIENT)
 
 

@@ -13,7 +13,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -251,6 +251,8 @@ class Gpu:
 class Nvml:
     """An open session with NVML. Thread-safe, as the library is. Every method except `close` raises NvmlError."""
 
+    visible: list[Gpu]
+
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
         self._call("nvmlInit_v2")
@@ -368,30 +370,22 @@ class DriverReading:
 def read_driver(visible: str | None = None, load: Callable[[], NvmlLibrary] | None = None) -> DriverReading | str:
     """The driver and the GPUs in `visible`, or the reason why they cannot be read. May block for seconds."""
     try:
-        with _nvml_session(visible, load) as (nvml, gpus):
-            memory = [_memory_or_none(nvml, gpu) for gpu in gpus]
+        with closing(open_nvml(visible, load)) as nvml:
+            memory = [_memory_or_none(nvml, gpu) for gpu in nvml.visible]
             return DriverReading(nvml.driver_version(), nvml.cuda_version(), tuple(m[0] if m else 0 for m in memory))
     except (OSError, NvmlError) as error:
         return str(error)
 
 
-def open_visible(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> tuple[Nvml, list[Gpu]]:
-    """A session and the visible GPUs. Raises OSError without the library, NvmlError if the library fails."""
+def open_nvml(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> Nvml:
+    """A session, with the visible GPUs. Raises OSError without the library, NvmlError if the library fails."""
     nvml = Nvml(load() if load is not None else ctypes.CDLL(_NVML))
     try:
-        return nvml, visible_gpus(nvml.gpus(), visible, nvml.named)
+        nvml.visible = visible_gpus(nvml.gpus(), visible, nvml.named)
     except NvmlError:
         nvml.close()
         raise
-
-
-@contextmanager
-def _nvml_session(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> Iterator[tuple[Nvml, list[Gpu]]]:
-    nvml, gpus = open_visible(visible, load)
-    try:
-        yield nvml, gpus
-    finally:
-        nvml.close()
+    return nvml
 
 
 def gpu_uuids(visible: str | None = None, load: Callable[[], NvmlLibrary] | None = None) -> tuple[str, ...]:
@@ -399,8 +393,8 @@ def gpu_uuids(visible: str | None = None, load: Callable[[], NvmlLibrary] | None
 
     Empty without NVML. The numbers agree with CUDA's if the GPUs are of one type or CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
-    with suppress(OSError, NvmlError), _nvml_session(visible, load) as (_, gpus):
-        return tuple(gpu.uuid for gpu in gpus)
+    with suppress(OSError, NvmlError), closing(open_nvml(visible, load)) as nvml:
+        return tuple(gpu.uuid for gpu in nvml.visible)
     return ()
 
 
@@ -411,8 +405,8 @@ def gpu_memory(
 
     None for a GPU that does not report them. Empty without NVML. The first call may block for seconds.
     """
-    with suppress(OSError, NvmlError), _nvml_session(visible, load) as (nvml, gpus):
-        return tuple(_memory_or_none(nvml, gpu) for gpu in gpus)
+    with suppress(OSError, NvmlError), closing(open_nvml(visible, load)) as nvml:
+        return tuple(_memory_or_none(nvml, gpu) for gpu in nvml.visible)
     return ()
 
 
@@ -453,9 +447,9 @@ class GpuMeter:
     missing, and each attempt may cost the driver time.
     """
 
-    def __init__(self, nvml: Nvml, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._gpus = tuple(gpus)
+        self._gpus = [gpu for gpu in nvml.visible if gpu.uuid]
         self._failures: Counter[tuple[str, str]] = Counter()
         self._energy_zero: dict[str, float] = {}
 
@@ -463,14 +457,14 @@ class GpuMeter:
     def open(cls, visible: str | None = None, load: Callable[[], NvmlLibrary] | None = None) -> GpuMeter | None:
         """A meter of the GPUs in `visible` (see `visible_gpus`); None, with a log line, if NVML is missing or fails."""
         try:
-            nvml, gpus = open_visible(visible, load)
+            nvml = open_nvml(visible, load)
         except OSError as error:
             _log.info("no GPU metrics: %s", error)
             return None
         except NvmlError as error:
             _log.warning("no GPU metrics: %s", error)
             return None
-        return cls(nvml, [gpu for gpu in gpus if gpu.uuid])
+        return cls(nvml)
 
     def read(self) -> tuple[GpuReading, ...]:
         return tuple(self._read(gpu) for gpu in self._gpus)

@@ -157,7 +157,6 @@ class History:
                 self._sample_count -= len(self._seconds.popleft()[1])
 
     def activity(self) -> dict[_Key, Activity]:
-        """The versions that were active in the last minute."""
         since = int(self._wall_clock()) - RECENT_SECONDS
         with self._lock:
             recent = [second for second in reversed(self._seconds) if second[0] > since]

@@ -151,7 +151,6 @@ class Summary:
         )
 
     def _advance(self, now_ns: int) -> None:
-        """Begin the part in which `now_ns` is, and forget what is older than a minute."""
         passed = (now_ns - self._ends_ns) // _PART_NS + 1 if self._ends_ns else 1
         self._ends_ns = self._ends_ns + passed * _PART_NS if self._ends_ns else now_ns + _PART_NS
         self._parts.extend(defaultdict(int) for _ in range(min(passed, _PARTS)))

@@ -287,7 +287,6 @@ class BatchTuner:
         self._apply(self._controller.setting)
 
     def note(self, requests: Sequence[PendingRequest], begin_ns: int, end_ns: int) -> None:
-        """Note that an execution of `requests` took from `begin_ns` to `end_ns`, monotonic nanoseconds."""
         with self._lock:
             window = self._window
             if window is None or end_ns - window.begin_ns > _STALE_NS:

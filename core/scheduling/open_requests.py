@@ -185,7 +185,6 @@ class OpenRequest:
         error: ServerError | None = None,
         parameters: dict[str, Parameter] | None = None,
     ) -> None:
-        """See ResponseSender."""
         requests, pending = self._requests, self.pending
         response = InferenceResponse(
             requests.name,
@@ -251,7 +250,6 @@ class OpenRequest:
         return False
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """See ResponseSender."""
         pending = self.pending
         with self._lock:
             if self.is_closed:
@@ -373,7 +371,6 @@ class OpenRequests:
         self._is_closing = False
 
     def open(self, batch: Sequence[PendingRequest], now_ns: int) -> list[OpenRequest]:
-        """Open the requests of a batch that is executed now; those that are executed again are open already."""
         if not self._given_back:
             return [OpenRequest(pending, now_ns, self) for pending in batch]
         return [

@@ -39,7 +39,6 @@ def flush_callers(requests: Iterable[PendingRequest]) -> None:
 
 
 def reason_of(origin: Origin) -> FailureReason:
-    """The reason under which the statistics count a request whose execution ended with an error of `origin`."""
     return FailureReason.CANCELED if origin is Origin.CANCELLED else FailureReason.BACKEND
 
 
@@ -195,7 +194,6 @@ class RequestQueue:
         return taken
 
     def discard(self, pending: PendingRequest) -> bool:
-        """Remove one request. Returns whether it was queued."""
         for level in self._levels:
             for line in (level.waiting, level.delayed):
                 if pending in line:

@@ -142,7 +142,6 @@ class Reservation:
             return self.state is HELD
 
     def interrupt(self) -> None:
-        """Have a `wait` of another thread return now."""
         with self._lock:
             if self.state is WAITING:
                 self._abandon()
