@@ -62,6 +62,30 @@ class Data:
     two: Any = field(repr=False)
     three: Any = field(repr=False)
 
+    def label(self, name: str) -> Any:
+        """What a model is fitted to: one of the fields, or made of them."""
+        made = {
+            "none": None,
+            "names": np.array(["no", "yes", "maybe"])[self.three],
+            "booleans": self.two > 0,
+            "labels": np.stack([self.two, self.three > 1], axis=1).astype(int),
+            "numbers": np.stack([self.number, -self.number], axis=1),
+            "positive": np.abs(self.number) + 0.1,
+        }
+        return made[name] if name in made else getattr(self, name)
+
+
+def both(second: Any) -> Any:
+    """The probabilities of both classes."""
+    return np.stack([1 - second, second], axis=1)
+
+
+def dumped(model: Any, path: Path) -> Path:
+    import joblib
+
+    joblib.dump(model, path)
+    return path
+
 
 def data(random: np.random.Generator, missing: float = 0.0, sparse: bool = False) -> Data:
     x = np.round(random.normal(size=(ROWS, COLUMNS)) * 4) / 2

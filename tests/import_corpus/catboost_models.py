@@ -8,31 +8,13 @@ from typing import Any
 import catboost as cat
 import numpy as np
 
-from tests.import_corpus import Case, Data, Writer, data, rows_at
+from tests.import_corpus import Case, Data, Writer, data, dumped, rows_at
 
-_QUIET: dict[str, Any] = {
-    "iterations": 8,
-    "depth": 4,
-    "verbose": False,
-    "allow_writing_files": False,
-    "thread_count": 1,
-}
-_REGRESSIONS = (
-    "RMSE",
-    "MAE",
-    "Quantile:alpha=0.3",
-    "Expectile:alpha=0.4",
-    "LogCosh",
-    "Lq:q=3",
-    "MAPE",
-    "Poisson",
-    "Tweedie:variance_power=1.5",
-    "Huber:delta=1",
-    "LogLinQuantile",
-    "RMSEWithUncertainty",
-    "MultiQuantile:alpha=0.1,0.5,0.9",
-    "RMSPE",
-)
+_QUIET: dict[str, Any] = {"iterations": 8, "depth": 4, "verbose": False, "allow_writing_files": False}
+_QUIET["thread_count"] = 1
+_REGRESSIONS = ["RMSE", "MAE", "Quantile:alpha=0.3", "Expectile:alpha=0.4", "LogCosh", "Lq:q=3", "MAPE"]
+_REGRESSIONS += ["Huber:delta=1", "RMSEWithUncertainty", "MultiQuantile:alpha=0.1,0.5,0.9", "RMSPE"]
+_POSITIVE = ("Poisson", "Tweedie:variance_power=1.5", "LogLinQuantile")
 _RANKINGS = ("QueryRMSE", "YetiRank", "PairLogitPairwise", "QuerySoftMax")
 
 
@@ -44,12 +26,7 @@ def case(
     model: Any, given: Data, folder: Path, random: np.random.Generator, ask: Any, kind: str, **special: Any
 ) -> Case:
     path = folder / f"model.{kind}"
-    if kind == "cbm":
-        model.save_model(str(path))
-    else:
-        import joblib
-
-        joblib.dump(model, path)
+    model.save_model(str(path)) if kind == "cbm" else dumped(model, path)
     rows = rows_at(random, given.x, borders(model), **special)
     return Case(path, {"": rows}, lambda asked: ask(asked["features"]))
 
@@ -59,27 +36,15 @@ def trained(
 ) -> Writer:
     def write(folder: Path, random: np.random.Generator) -> Case:
         given = data(random, missing)
-        target = getattr(given, label, None)
-        if label == "positive":
-            target = np.abs(given.number) + 0.1
-        if label == "names":
-            target = np.array(["no", "yes", "maybe"])[given.three]
-        if label == "labels":
-            target = np.stack([given.two, given.three > 1], axis=1).astype(int)
-        if label == "numbers":
-            target = np.stack([given.number, -given.number], axis=1)
+        target = given.label(label)
         model = getattr(cat, kind)(**{**_QUIET, **settings}, **({"loss_function": loss} if loss else {}))
         extra = {"group_id": np.repeat(np.arange(10), 10)} if kind == "CatBoostRanker" else {}
         if "early_stopping_rounds" in settings:
             extra = {"eval_set": (given.x[:40], target[40:80])}
         model.fit(given.x, target, **extra)
 
-        def ask(rows: Any) -> list[Any]:
-            if kind == "CatBoostClassifier":
-                return [model.predict(rows), model.predict_proba(rows)]
-            return [model.predict(rows)]
-
-        return case(model, given, folder, random, ask, file)
+        asked = [model.predict, model.predict_proba] if kind == "CatBoostClassifier" else [model.predict]
+        return case(model, given, folder, random, lambda rows: [each(rows) for each in asked], file)
 
     return write
 
@@ -114,14 +79,8 @@ def class_of_many(file: str) -> Writer:
 
 
 CASES: dict[str, Writer] = {
-    **{
-        loss.partition(":")[0]: trained(
-            "CatBoostRegressor",
-            loss,
-            label="positive" if loss.startswith(("Poisson", "Tweedie", "LogLin")) else "number",
-        )
-        for loss in _REGRESSIONS
-    },
+    **{loss.partition(":")[0]: trained("CatBoostRegressor", loss) for loss in _REGRESSIONS},
+    **{loss.partition(":")[0]: trained("CatBoostRegressor", loss, label="positive") for loss in _POSITIVE},
     **{loss: trained("CatBoostRanker", loss, label="three") for loss in _RANKINGS},
     "Logloss": trained("CatBoostClassifier", label="two"),
     "CrossEntropy": trained("CatBoostClassifier", "CrossEntropy", label="two"),

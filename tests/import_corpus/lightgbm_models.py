@@ -9,9 +9,10 @@ from typing import Any
 import lightgbm as lgb
 import numpy as np
 
-from tests.import_corpus import Case, Data, Writer, data, rows_at
+from tests.import_corpus import Case, Data, Writer, both, data, dumped, rows_at
 
 _REGRESSIONS = ("regression", "regression_l1", "huber", "fair", "poisson", "quantile", "mape", "gamma", "tweedie")
+_RANKINGS = ("lambdarank", "rank_xendcg")
 
 
 def thresholds_of(booster: Any) -> list[tuple[int, float]]:
@@ -26,20 +27,17 @@ def thresholds_of(booster: Any) -> list[tuple[int, float]]:
 
 
 def label_of(objective: str, given: Data) -> Any:
-    if objective.startswith("multiclass"):
-        return given.three
     if objective in ("binary", "cross_entropy", "cross_entropy_lambda"):
         return given.two
-    if objective in ("lambdarank", "rank_xendcg"):
+    if objective.startswith(("multiclass", *_RANKINGS)):
         return given.three
-    positive = ("poisson", "gamma", "tweedie")
-    return np.abs(given.number) + 0.1 if objective in positive else given.number
+    return given.label("positive") if objective in ("poisson", "gamma", "tweedie") else given.number
 
 
 def scores(booster: Any, rows: Any) -> Any:
     answer = booster.predict(rows)
     is_binary = "objective=binary" in booster.model_to_string(num_iteration=1)
-    return np.stack([1 - answer, answer], axis=1) if is_binary else answer
+    return both(answer) if is_binary else answer
 
 
 def trained(
@@ -65,7 +63,7 @@ def trained(
         options = {"objective": objective, "verbose": -1, "min_data_in_leaf": 3, "num_threads": 1, **settings}
         if objective.startswith("multiclass"):
             options["num_class"] = 3
-        group = [10] * 10 if objective in ("lambdarank", "rank_xendcg") else None
+        group = [10] * 10 if objective in _RANKINGS else None
         if categories:
             options = {"min_data_per_group": 2, "cat_smooth": 1, **options}
         columns: Any = [0, 3] if categories else "auto"
@@ -84,10 +82,8 @@ def trained(
 
 def wrapped(kind: str, *, label: str = "number", early: bool = False, as_text: bool = False, **settings: Any) -> Writer:
     def write(folder: Path, random: np.random.Generator) -> Case:
-        import joblib
-
         given = data(random)
-        target = np.array(["no", "yes", "maybe"])[given.three] if label == "names" else getattr(given, label)
+        target = given.label(label)
         model = getattr(lgb, kind)(verbose=-1, min_child_samples=3, n_estimators=40 if early else 6, **settings)
         extra: dict[str, Any] = {}
         if early:
@@ -96,10 +92,7 @@ def wrapped(kind: str, *, label: str = "number", early: bool = False, as_text: b
             extra["group"] = [10] * 10
         model.fit(given.x, target, **extra)
         path = folder / ("model.txt" if as_text else "model.pkl")
-        if as_text:
-            model.booster_.save_model(path)
-        else:
-            joblib.dump(model, path)
+        model.booster_.save_model(path) if as_text else dumped(model, path)
         rows = rows_at(random, given.x, thresholds_of(model.booster_))
         ask = model.predict_proba if hasattr(model, "predict_proba") else model.predict
         return Case(path, {"": rows}, lambda asked: [ask(asked["input__0"])])

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 import pandas as pd
 from sklearn import (
@@ -37,16 +36,10 @@ from sklearn import (
 )
 from xgboost import XGBClassifier
 
-from tests.import_corpus import Case, Writer, data, rows_at
+from tests.import_corpus import Case, Writer, data, dumped, rows_at
 
-TEXTS = [
-    "good film",
-    "a bad, bad film",
-    "Good acting and a good story",
-    "boring",
-    "the story is not bad",
-    "caf\u00e9 scene",
-]
+TEXTS = ["good film", "a bad, bad film", "Good acting and a good story", "boring", "the story is not bad"]
+TEXTS += ["caf\u00e9 scene"]
 _UNSEEN = ["", "unseen words", "GOOD", "bad-good, film!", "  spaces  ", "caf\u00e9", "a b c"]
 _NEAR = 1e-3
 
@@ -97,24 +90,14 @@ def fitted(
         x = np.abs(given.x) if positive else given.x
         if far:
             x = (x + random.normal(size=x.shape) + far).astype(np.float32)
-        names = np.array(["no", "yes", "maybe"])
-        targets = {
-            "names": names[given.three],
-            "none": None,
-            "booleans": given.two > 0,
-            "labels": np.stack([given.two, given.three > 1], axis=1).astype(int),
-            "numbers": np.stack([given.number, -given.number], axis=1),
-            "positive": np.abs(given.number) + 0.1,
-        }
-        target = targets[label] if label in targets else getattr(given, label)
-        model.fit(x.astype(dtype), target)
+        model.fit(x.astype(dtype), given.label(label))
         path = folder / f"model.{file}"
         if file == "skops":
             import skops.io
 
             skops.io.dump(model, path)
         else:
-            joblib.dump(model, path)
+            dumped(model, path)
         odd = [*special, *([np.nan] * 3 if missing else [])]
         rows = rows_at(random, x, thresholds_of(model), special=odd)
         if positive:
@@ -132,9 +115,14 @@ def categories_of_trees(folder: Path, random: np.random.Generator) -> Case:
     x[:, 1] = random.integers(0, 5, len(x))
     model = ensemble.HistGradientBoostingClassifier(categorical_features=[1], max_iter=10, min_samples_leaf=5)
     model.fit(x, (x[:, 1] % 2 + np.nan_to_num(x[:, 0]) > 0.5).astype(int))
-    joblib.dump(model, folder / "model.joblib")
     rows = rows_at(random, x, [], special=(0.0, np.nan), categories={1: [*range(7), np.nan, -1]})
-    return Case(folder / "model.joblib", {"": rows}, lambda asked: public(model, next(iter(asked.values()))), (), _NEAR)
+    return Case(
+        dumped(model, folder / "model.joblib"),
+        {"": rows},
+        lambda asked: public(model, next(iter(asked.values()))),
+        (),
+        _NEAR,
+    )
 
 
 def of_texts(model: Any, *, options: Sequence[str] = ()) -> Writer:
@@ -143,10 +131,9 @@ def of_texts(model: Any, *, options: Sequence[str] = ()) -> Writer:
     def write(folder: Path, random: np.random.Generator) -> Case:
         texts = [TEXTS[at] for at in random.integers(0, len(TEXTS), 60)]
         model.fit(texts, [int("good" in each.lower()) for each in texts])
-        joblib.dump(model, folder / "model.joblib")
         asked = np.array(TEXTS + _UNSEEN, object)[:, None]
         return Case(
-            folder / "model.joblib",
+            dumped(model, folder / "model.joblib"),
             {"": asked},
             lambda given: public(model, [str(each) for each in next(iter(given.values()))[:, 0]]),
             options,
@@ -177,13 +164,11 @@ def of_columns(
     """A model of columns, with texts among them, fitted on a table or on its values alone."""
 
     def write(folder: Path, random: np.random.Generator) -> Case:
-        table = frame(random, 120)[list(columns)]
         whole = frame(random, 120)
         label = (whole["age"] > 0).to_numpy().astype(int)
         table = whole[list(columns)]
         given = table.to_numpy() if as_array else table
         model.fit(given, label) if needs_label else model.fit(given)
-        joblib.dump(model, folder / "model.joblib")
         asked = frame(random, 100, [*_COLORS, *unseen])[list(columns)]
         kinds = [each.dtype.kind == "f" for _, each in asked.items()]
         names = [f"x{number}" for number in range(len(columns))] if as_array else columns
@@ -195,15 +180,12 @@ def of_columns(
             rows = {"": asked.to_numpy(np.float32)}
         numbers = asked.astype({name: np.float32 for name, kind in zip(columns, kinds, strict=True) if kind})
         table_asked = numbers.to_numpy() if as_array else numbers
-        return Case(folder / "model.joblib", rows, lambda _: public(model, table_asked), (), _NEAR)
+        return Case(dumped(model, folder / "model.joblib"), rows, lambda _: public(model, table_asked), (), _NEAR)
 
     return write
 
 
-def piped(*steps: Any) -> Any:
-    return pipeline.make_pipeline(*steps)
-
-
+piped = pipeline.make_pipeline
 _MIXED = ("color", "size", "age", "weight")
 
 
