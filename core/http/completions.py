@@ -385,7 +385,7 @@ def _refuse_unknown(form: CompletionForm, body: Mapping[str, Any]) -> None:
     if not isinstance(options, dict | None):
         raise InvalidRequest("'stream_options' must be an object")
     for name, value in (options or {}).items():
-        if value is not None and value not in _STREAM_OPTIONS.get(name, ()):
+        if value is not None and not any(value is known for known in _STREAM_OPTIONS.get(name, ())):
             raise InvalidRequest(f"'{name}' of 'stream_options' is not supported: leave it out")
 
 

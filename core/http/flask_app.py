@@ -122,14 +122,14 @@ class FlaskApp(Flask):
         near = difflib.get_close_matches(shorter, rules, n=1, cutoff=0.85) if len(path) <= _LONGEST_COMPARED else []
         if near and near[0] != shorter and shorter not in _ELSEWHERE:
             return f"did you mean {near[0]}?"
+        if shorter != path and self.url_map.bind("localhost", path_info=shorter).test():
+            return "leave out the slash at the end of the path"
         if path.startswith("/v1/"):
             found = _V1_MODEL.match(path)
             model = found[1] if found else "MODEL"
             return f"this server speaks the v2 protocol: POST /v2/models/{model}/infer"
         if shorter in _ELSEWHERE:
             return _ELSEWHERE[shorter]
-        if shorter != path and self.url_map.bind("localhost", path_info=shorter).test():
-            return "leave out the slash at the end of the path"
         if _PROBE.search(shorter):
             return "GET /v2/health/ready tells whether the server is ready"
         if _CALL.search(shorter):

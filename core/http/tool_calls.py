@@ -108,12 +108,12 @@ def tools_of(body: Mapping[str, Any], template: str, can_guide: bool) -> Tools |
     functions: dict[str, Any] = {}
     for at, tool in enumerate(body.get("tools") or ()):
         function = tool.get("function")
-        if tool.get("type", "function") != "function" or not isinstance(function, dict) or "name" not in function:
+        if tool.get("type", "function") != "function" or not _name_of(tool) or not isinstance(function, dict):
             raise InvalidRequest(
                 f"tool {at} in 'tools' is not a function",
                 hint='send {"type": "function", "function": {"name": …, "parameters": …}}',
             )
-        functions[str(function["name"])] = function
+        functions[function["name"]] = function
     is_parallel = body.get("parallel_tool_calls") is not False
     choice = body.get("tool_choice")
     has_short_ids = CallForm.MISTRAL.value in template

@@ -422,9 +422,13 @@ class Asked:
     def stops(self):
         value = self._values.get("stop")
         stops = [value] if isinstance(value, str) else value or []
-        if not isinstance(stops, list) or len(stops) > _MOST_STOPS or not all(isinstance(each, str) for each in stops):
-            raise ValueError(f"'stop' is {value!r}: it must be a text, or a list of at most {_MOST_STOPS} texts")
-        return [each for each in stops if each]
+        if (
+            not isinstance(stops, list)
+            or len(stops) > _MOST_STOPS
+            or not all(each and isinstance(each, str) for each in stops)
+        ):
+            raise ValueError(f"'stop' is {value!r}: it must be a text, or a list of at most {_MOST_STOPS}, none empty")
+        return stops
 
 
 _GUIDED = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
@@ -447,7 +451,10 @@ def _guides(name, value):
         if others := sorted(key for key in value.keys() - {"type", *known[kind]} if value[key] is not None):
             raise ValueError(f"'response_format' of the type {kind} has '{others[0]}', which is not supported")
         if kind == "json_schema":
-            return [("json", schema.get("schema", True) if isinstance(schema, dict) else None)]
+            schema = schema if isinstance(schema, dict) else {"schema": None}
+            if unknown := sorted(schema.keys() - {"name", "description", "schema", "strict"}):
+                raise ValueError(f"'json_schema' of 'response_format' has '{unknown[0]}', which is not supported")
+            return [("json", schema.get("schema", True))]
         if value.get("value") is not None or kind in ("json", "regex"):  # as text-generation-inference has it
             return [("regex" if kind == "regex" else "json", value.get("value"))]
         value = {"json_object": kind == "json_object"}

@@ -255,6 +255,7 @@ def test_an_adapter_is_named_by_the_request(client: Any) -> None:
         ({"prompt": " one", "logprobs": 21}, "'logprobs' is 21: it must be a whole number from 0 to 20"),
         ({"prompt": " one", "temperature": -1}, "'temperature' is -1"),
         ({"prompt": " one", "max_tokens": 0}, "'max_tokens' is 0"),
+        ({"prompt": " one", "stop": ["a", ""]}, "'stop' is ['a', '']: it must be a text, or a list"),
         ({"prompt": " one", "frequency_penalty": 1}, "'frequency_penalty' is not supported"),
         ({"prompt": " one", "echo": True}, "'echo' is not supported"),
         *(
@@ -343,6 +344,11 @@ def test_unsupported_members_are_refused_by_name(client: Any, route: str) -> Non
         ({"max_tokens": 2, "max_completion_tokens": 3}, "'max_tokens' and 'max_completion_tokens' differ"),
         ({"stream_options": {"continuous_usage_stats": True}}, "'continuous_usage_stats' of 'stream_options' is not"),
         ({"stream_options": True}, "'stream_options' must be an object"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "'include_usage' of 'stream_options' is not"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "rules": 1}}},
+            "'json_schema' of 'response_format' has 'rules', which is not supported",
+        ),
         ({"stream": "yes"}, "'stream' must be true or false"),
         ({"include_stop_str_in_output": "yes"}, "'include_stop_str_in_output' is 'yes': it must be true or false"),
         ({"do_sample": True, "temperature": 0}, "the likeliest token is not a sample"),

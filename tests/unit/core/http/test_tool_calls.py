@@ -138,6 +138,7 @@ def test_schema_definitions_are_moved_to_the_root() -> None:
         ({"tool_choice": "required"}, True, "there are no 'tools'"),
         ({"tools": [*TOOLS, {"type": "custom", "custom": {"name": "a"}}]}, True, "tool 2 in 'tools' is not a function"),
         ({"tools": [{"type": "function", "name": "a"}]}, True, "tool 0 in 'tools' is not a function"),
+        ({"tools": [{"type": "function", "function": {"name": 5}}]}, True, "tool 0 in 'tools' is not a function"),
         ({"tools": TOOLS, "tool_choice": "required"}, False, "this model cannot be made to call"),
         ({"tools": TOOLS, "tool_choice": "any"}, True, "'tool_choice' is \"any\", which names none of the tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "a"}}}, True, "none of the tools"),
