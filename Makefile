@@ -15,7 +15,7 @@ COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py \
   config/test_request_validator.py engine \
   $(addprefix frontend/test_,bridge.py gevent_bridge.py request.py response_stream.py) \
   grpc \
-  $(addprefix http/test_,application.py inference_routes.py known_headers.py v2_requests.py v2_responses.py v2_json.py v2_routes.py) \
+  $(addprefix http/test_,application.py inference_routes.py v2_requests.py v2_responses.py v2_json.py v2_routes.py) \
   inference interprocess/test_frames.py interprocess/test_shared_memory.py \
   observability/test_statistics.py \
   $(addprefix remote/test_,engine_client.py engine_server.py wire.py) \

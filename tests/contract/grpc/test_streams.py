@@ -1,4 +1,4 @@
-"""Streams and slow calls: order, errors, ends and cancellation, in both shapes of the server.
+"""Streams, slow calls, and how calls are counted and logged, in both shapes of the server.
 
 Source: docs/spec/grpc.md sections 4 and 7.
 """
@@ -12,11 +12,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
     assert_simple,
     client_of,
+    rpc_refusal,
     simple_inputs,
     simple_message,
     stub_of,
@@ -24,6 +26,7 @@ from tests.contract.grpc.grpc_requests import (
 )
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
@@ -32,7 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("grpc")
     repository = link_models(folder / "models", "simple", "identity_fp32")
-    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0") as running:
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", "--log-verbose=1") as running:
         yield running
 
 
@@ -83,3 +86,20 @@ def test_slow_calls_do_not_hold_up_health_checks(server: ServerProcess) -> None:
         stop.set()
         for asker in askers:
             asker.join(LIMIT_S)
+
+
+def test_calls_are_counted_and_logged(server: ServerProcess) -> None:
+    def counted(method: str, status: str) -> float:
+        page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+        wanted = f'trident_grpc_responses_total{{method="{method}",status="{status}"}} '
+        return sum(float(line.removeprefix(wanted)) for line in page.splitlines() if line.startswith(wanted))
+
+    # With front ends the connections go to all of them, and each page shows the sum.
+    for _ in range(4):
+        with stub_of(server) as stub:
+            stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=LIMIT_S)
+            rpc_refusal(stub.ModelMetadata, pb.ModelMetadataRequest(name="nope"))
+    until(lambda: counted("ServerMetadata", "OK") == 4)
+    until(lambda: counted("ModelMetadata", "NOT_FOUND") == 4)
+    until(lambda: "gRPC request: /inference.GRPCInferenceService/ServerMetadata" in server.log_text())
+    until(lambda: "ModelMetadata: NOT_FOUND Request for unknown model: 'nope' is not found" in server.log_text())

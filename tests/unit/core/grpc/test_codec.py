@@ -14,7 +14,6 @@ from tritonclient.grpc.service_pb2 import (
     InferParameter,
     InferTensorContents,
     ModelInferResponse,
-    ModelStreamInferResponse,
 )
 
 from tests.project import ROOT
@@ -282,10 +281,6 @@ def whole(encoded: Encoded) -> bytes:
 
 def unary(response: InferenceResponse, plan: ResponsePlan = PLAN) -> Any:
     return ModelInferResponse.FromString(whole(encode_response(response, plan, spec())))
-
-
-def stream(encoded: Encoded) -> Any:
-    return ModelStreamInferResponse.FromString(whole(encoded))
 
 
 def packed() -> PackedOutputs:

@@ -16,10 +16,13 @@ from hypothesis import strategies as st
 
 from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, strings, values
 from tests.unit.core.http.payloads.payload_models import one
+from tests.unit.packed_tensors import spec
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest, ServerError
+from trident.core.frontend.dataplane import ResponsePlan
 from trident.core.http.payloads.inference import BinaryType
-from trident.core.http.v2_request import decode_request
+from trident.core.http.v2_request import _known_headers, decode_request
+from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import RegionInput, RegionRequest
 from trident.core.inference.tensors import wire_bytes
 
@@ -310,6 +313,72 @@ def test_text_refused_by_one_parser_is_refused_at_any_length(content: str, datat
 def test_text_length_does_not_change_which_duplicate_member_counts(members: str, more: str) -> None:
     body = f'{{"id":"a","inputs":[{{"name":"IN","datatype":"FP32","shape":[1,1],{members}}}]{more}}}'.encode()
     assert outcome(BLANKS + body) == outcome(body)
+
+
+# --- a binary request whose header is known is read as a new one would be
+
+
+PAIR = spec(A=("INT32", (-1,)), B=("INT32", (-1,)))
+BINARY_HEADER = {
+    "id": "r",
+    "parameters": {"priority": 2, "timeout": 7, "sequence_id": 5, "sequence_start": True, "mine": 1},
+    "inputs": [
+        {"name": "A", "datatype": "INT32", "shape": [1], "parameters": {"binary_data_size": 4}},
+        {"name": "B", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}},
+    ],
+    "outputs": [{"name": "OUT", "parameters": {"binary_data": True}}],
+}
+
+
+def decode_binary(
+    tail: bytes | bytearray, *, version: int = -1, **changed: object
+) -> tuple[InferenceRequest, ResponsePlan]:
+    text = orjson.dumps(BINARY_HEADER | changed)
+    return decode_request(memoryview(bytearray(text) + tail), len(text), version, PAIR, LIMIT)
+
+
+def test_cached_header_decodes_the_tensors_of_another_body() -> None:
+    decode_binary(bytes(12))
+    request, plan = decode_binary(bytes(range(100, 112)), version=3)
+    assert plan.form_of("OUT") == (True, 0)
+    assert [(t.name, t.datatype, t.shape, bytes(t.data)) for t in request.inputs] == [
+        ("A", "INT32", (1,), bytes(range(100, 104))),
+        ("B", "INT32", (2,), bytes(range(104, 112))),
+    ]
+    assert (request.id, request.outputs, request.priority, request.timeout_us) == ("r", ("OUT",), 2, 7)
+    assert (request.model_version, request.correlation_id, request.sequence_start) == (3, 5, True)
+    assert request.parameters == {"mine": 1}
+
+
+def test_cached_headers_hold_no_bodies_and_are_bounded() -> None:
+    text = orjson.dumps(BINARY_HEADER | {"id": "body"})
+    body = bytearray(text) + bytes(12)
+    decode_request(memoryview(body), len(text), -1, PAIR, LIMIT)
+    body.clear()  # raises BufferError while a view of it is left
+    for number in range(2000):
+        decode_binary(bytes(12), id=str(number))
+    assert len(_known_headers) <= 512
+    before = len(_known_headers)
+    decode_binary(bytes(12), id=" " * 3000)
+    assert len(_known_headers) == before
+
+
+def test_header_with_another_id_is_cached_separately() -> None:
+    decode_binary(bytes(12))
+    assert decode_binary(bytes(12), id="s")[0].id == "s"
+
+
+def test_data_in_the_json_of_a_binary_request_is_read_each_time() -> None:
+    for number in (1, 2):
+        header = {
+            "inputs": [
+                {"name": "A", "datatype": "INT32", "shape": [1, 1], "data": [7]},
+                {"name": "B", "datatype": "INT32", "shape": [1, 1], "parameters": {"binary_data_size": 4}},
+            ]
+        }
+        text, tail = orjson.dumps(header), number.to_bytes(4, "little")
+        request, _ = decode_request(text + tail, len(text), -1, PAIR, LIMIT)
+        assert [bytes(tensor.data) for tensor in request.inputs] == [b"\7\0\0\0", tail]
 
 
 # --- binary type
