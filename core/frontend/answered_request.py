@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from trident.core.compiled import mypyc_attr
 from trident.core.frontend.bridge import SingleResponse
 from trident.core.inference.pending_request import PendingRequest, StreamedRequest
 from trident.core.inference.response import InferenceResponse
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AnsweredRequest:
     """On the hub. A subclass has `deliver(response, answer)`, which takes a response of the model, and what the client
     gets of it, None if that is nothing yet.
