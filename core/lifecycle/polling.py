@@ -52,7 +52,11 @@ class Poller:
         for location, error in scan.failures.items():
             _log.warning("failed to poll model repository %s: %s; its models stay as they are", location, error.message)
         for name in sorted(scan.duplicates):
-            self._refuse_duplicate(self._models.add(ModelKey(name)))
+            model = self._models.add(ModelKey(name))
+            if not model.is_busy:  # its name is ambiguous
+                if model.serving:
+                    self._unload(model, LoadCause.POLL.value)
+                model.note_duplicate()
         with self._lock:
             self._queued = {key: located for key, located in self._queued.items() if key in scan.models}
         for located in scan.models.values():
@@ -89,14 +93,6 @@ class Poller:
                 model.load_newer(located)
             elif model.key.name not in scan.duplicates:
                 model.end_load("it is no longer in its repository")
-
-    def _refuse_duplicate(self, model: Model) -> None:
-        """Unload a model that several repositories have, because its name is ambiguous."""
-        if model.is_busy:
-            return
-        if model.serving:
-            self._unload(model, LoadCause.POLL.value)
-        model.note_duplicate()
 
     def _queue(self, model: Model, located: Located) -> None:
         """Each model waits for a thread only once, however often it changes: polls continue while loads take long."""

@@ -24,7 +24,15 @@ def warm_up(
 
     Raises ConfigInvalid or OutOfMemory for the first that fails.
     """
-    for sample in [*samples, *bucket_samples(version.spec, samples)]:
+    buckets = bucket_samples(version.spec, samples)
+    if buckets:  # the reason why the load takes longer, perhaps much longer
+        _log.info(
+            "model '%s': instance '%s' runs its %d batch buckets once before it is ready",
+            version.name,
+            instance.placement.name,
+            len(buckets),
+        )
+    for sample in [*samples, *buckets]:
         for iteration in range(sample.count):
             version.attempt.begin(f"warmup sample '{sample.name}' on instance '{instance.placement.name}'")
             _log.debug(
