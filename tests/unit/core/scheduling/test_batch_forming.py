@@ -9,6 +9,7 @@ import pytest
 from tests.unit.pending_requests import pending_request
 from tests.unit.pending_requests import pending_request as request
 from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.errors import QueueFull
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import DEADLINE, DELAY, FULL, SHAPE
 from trident.core.inference.request import IDLE as NO_WAIT
@@ -156,3 +157,19 @@ def test_levels_without_requests_are_forgotten() -> None:
     for id, priority in [("c", 2**64 - 1), ("a", 0), ("b", 5)]:
         queue.push(request(id, priority=priority))
     assert ids(queue.candidates(8, 0)[0]) == "abc"
+
+
+def test_only_a_full_level_refuses() -> None:
+    policy = QueuePolicy(max_queue_size=2, default_timeout_ns=100, delay_on_timeout=True)
+    queue = queue_of(of_1=policy, levels=2, default=1)
+    queue.push(request("a"))
+    queue.candidates(8, 100)
+    queue.push(request("b", enqueue_ns=100))
+    with pytest.raises(QueueFull) as caught:
+        queue.push(request("c"))
+    assert caught.value.message == "[request id: c] Exceeds maximum queue size"
+    queue.push(request("d", priority=2))
+    assert queue.size == 3
+    assert ids(queue.take(1)) == "b"  # "a" is delayed
+    queue.push(request("e"))
+    assert queue.size == 3

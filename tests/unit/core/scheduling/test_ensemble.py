@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from itertools import product
 from random import Random
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.core.scheduling.ensemble_bench import Bench, Step
-from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, RequestCancelled, ServerError
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import StreamedRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Origin
@@ -182,6 +183,22 @@ def test_cancelling_cancels_the_steps_that_run() -> None:
     assert len(bench.responses) == 1
 
 
+def test_stopped_scheduler_finishes_open_requests() -> None:
+    bench = Bench("i", "o", *CHAIN)
+    bench.submit(i=1)
+    bench.scheduler.stop()
+    with pytest.raises(ServerStopping):
+        bench.submit(i=1)
+    assert not bench.scheduler.drain(0)
+    drained = threading.Thread(target=bench.scheduler.close)
+    drained.start()
+    bench.a.answer(Y=2)
+    bench.b.answer(Y=3)
+    drained.join(60)
+    assert not drained.is_alive()
+    assert bench.outputs == {"o": [3]}
+
+
 def test_nested_requests_are_accepted_until_the_end() -> None:
     outer = Bench("i", "o", "a(X=i:Y=o)")
     inner = Bench("i", "o", "b(X=i:Y=o)")
@@ -317,6 +334,36 @@ def test_any_order_of_answers_gives_the_same_responses(seed: int) -> None:
         name, index = failing
         assert values(bench) == [*whole[: index if name in "ef" else index * 3], "no"]
     assert untaken == 0
+
+
+def test_a_step_has_at_most_its_limit_in_flight() -> None:
+    bench = Bench("i", "o", *CHAIN, max_in_flight=2)
+    for number in range(4):
+        bench.submit(i=number)
+    assert len(bench.a.pending) == 2
+    bench.a.answer(0, Y=0)
+    assert [bytes(each.request.inputs[0].data)[0] for each in bench.a.pending] == [0, 1, 2]
+    assert len(bench.b.pending) == 1
+    bench.a.answer(1, Y=1)
+    bench.a.answer(2, Y=2)
+    bench.a.answer(3, Y=3)
+    assert len(bench.b.pending) == 2
+    for index in range(4):
+        bench.b.answer(index, Y=index)
+    assert [int(r.outputs[0].array[0]) for r in bench.responses] == [0, 1, 2, 3]
+
+
+def test_request_waiting_for_a_step_limit_can_be_cancelled() -> None:
+    bench = Bench("i", "o", *CHAIN, max_in_flight=1)
+    bench.submit(i=1)
+    gone = bench.submit(i=2)
+    bench.submit(i=3)
+    gone.cancel()
+    assert type(failure(bench)) is RequestCancelled
+    bench.a.answer(0, Y=1)
+    assert [bytes(each.request.inputs[0].data)[0] for each in bench.a.pending] == [1, 3]
+    bench.b.answer(0, Y=1)
+    assert bench.scheduler.in_flight == 1
 
 
 # --- the limit of requests in flight

@@ -11,6 +11,7 @@ from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
     LaterBench,
     MakeLaterBench,
+    batching,
     later_benches,
     text,
 )
@@ -130,3 +131,17 @@ def test_response_window_is_full_until_responses_are_acknowledged(
     sender.send(None, final=True)
     request.take(9)
     assert len(bench.wait(4)) == 4
+
+
+def test_an_earlier_request_streams_while_later_ones_wait_for_its_end(make_later: MakeLaterBench) -> None:
+    bench = make_later(batching(1, ordered=True))
+    bench.submit("a")
+    bench.submit("b")
+    first, second = bench.backend.sender("a"), bench.backend.sender("b")
+    second.send(text("1"))
+    first.send(text("1"))
+    second.send(text("2"))
+    assert bench.wait(1) == ["a:1"]
+    first.send(text("2"), final=True)
+    second.send(None, final=True)
+    assert bench.wait(5) == ["a:1", "a:2.", "b:1", "b:2", "b:-."]

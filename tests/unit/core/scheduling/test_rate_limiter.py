@@ -81,6 +81,19 @@ def run(turns: int, *reservations: Reservation) -> Counter[str]:
     return ran
 
 
+def test_instances_sharing_a_resource_run_one_at_a_time() -> None:
+    limiter = RateLimiter()
+    one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(r=1))
+    assert one.request()
+    assert one.request()
+    assert not other.request()
+    assert not other.try_take()
+    assert other.state is WAITING
+    one.end()
+    assert (one.state, other.state) == (IDLE, HELD)
+    assert other.wait()
+
+
 @pytest.mark.parametrize(("priority", "expected"), [(1, (60, 60)), (2, (80, 40)), (5, (101, 19)), (0, (60, 60))])
 def test_busy_instance_of_priority_n_gets_an_nth_of_the_executions(priority: int, expected: tuple[int, int]) -> None:
     limiter = RateLimiter()

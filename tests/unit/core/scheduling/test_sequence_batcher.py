@@ -141,6 +141,23 @@ def test_the_first_batch_may_wait_for_the_backlog(make_bench: MakeBench) -> None
     assert bench.backends[1].batches == [["2s", "4s"], ["2"]]
 
 
+def test_a_version_that_is_replaced_ends_its_sequences(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
+    bench.backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", 1, "s")
+    bench.begun()
+    bench.submit("b", 1)
+    bench.submit("c", 2, "s")
+    bench.scheduler.stop()
+    with pytest.raises(ServerStopping):
+        bench.submit("late", 1)
+    bench.backend.gate.set()
+    assert bench.scheduler.drain(LIMIT_S)
+    assert bench.wait(3) == ["a", "b", "c"]
+    assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
+
+
 def test_open_sequences_continue_while_the_server_stops(make_bench: MakeBench) -> None:
     bench = make_bench(OLDEST)
     bench.scheduler.start()
