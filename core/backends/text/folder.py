@@ -112,6 +112,7 @@ _PLAIN_SETTINGS = {
     "processing_kwargs",
     "processor_kwargs",
     "tokenizer_args",
+    "unpad_inputs",
 }
 # What a call of the tokenizer may be told in agreement with what is done here.
 _PLAIN_CALLS: Mapping[str, tuple[Any, ...]] = {
@@ -216,14 +217,15 @@ class TextModel:
 
     `file` is the ONNX file below the folder, `inner` the folder in it with the tokenizer. `max_tokens` is the length in
     tokens of the longest text, with special tokens. `labels` are the classes by index, `label_ids` the indices by
-    class. `modules` are those of sentence-transformers behind its first, class and path. `include_prompt`: the tokens
-    of a prompt are pooled, too. `dimensions` cuts vectors; 0 leaves them. `similarity` is for the route that compares
-    texts. `prompt` goes before each text, unless the request names one of `prompts`. `lowercase`: texts are lowered
-    before the tokenizer. `max_batch_tokens` limits one execution of the graph, padding counted; 0 leaves it to the
-    device. With `truncate` longer texts are cut, otherwise refused. `top_k` is how many words fill a mask.
-    `adds_space`: the tokenizer puts a space before a text. `joins_punctuation`: of text made of tokens, the spaces
-    before punctuation are left out. `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
-    `has_types`: the graph is told the tokens of a pair's second text.
+    class. `modules` are those of sentence-transformers behind its first, class and path. `vectors_from` is the output
+    of the author's model that sentence-transformers takes, if it is named. `include_prompt`: the tokens of a prompt are
+    pooled, too. `dimensions` cuts vectors; 0 leaves them. `similarity` is for the route that compares texts. `prompt`
+    goes before each text, unless the request names one of `prompts`. `lowercase`: texts are lowered before the
+    tokenizer. `max_batch_tokens` limits one execution of the graph, padding counted; 0 leaves it to the device. With
+    `truncate` longer texts are cut, otherwise refused. `top_k` is how many words fill a mask. `adds_space`: the
+    tokenizer puts a space before a text. `joins_punctuation`: of text made of tokens, the spaces before punctuation are
+    left out. `hypothesis` is the sentence about a candidate label, in which `{}` is the label. `has_types`: the graph
+    is told the tokens of a pair's second text.
     """
 
     name: str
@@ -242,6 +244,7 @@ class TextModel:
     modules: tuple[tuple[str, str], ...]
     pooling: tuple[Pooling, ...]
     include_prompt: bool
+    vectors_from: str
     normalize: bool | None
     dimensions: int
     similarity: Similarity
@@ -360,6 +363,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         modules=tuple(each for each in modules if each[0] != "Transformer"),
         pooling=(chosen_pooling,) if chosen_pooling else _pooling_of(pooling, name),
         include_prompt=pooling.get("include_prompt") is not False,
+        vectors_from=str(((sentence.get("modality_config") or {}).get("text") or {}).get("method_output_name") or ""),
         normalize=normalize,
         dimensions=parameters.number("truncate_dim", _positive(dimensions)),
         similarity=parameters.choice("similarity_fn_name", Similarity) or Similarity(similarity or "cosine"),

@@ -288,6 +288,13 @@ class Embedding(Task):
         shape = graph[self.graph_outputs[0]]
         self._is_pooled = len(shape) == 2
         width = shape[-1] if isinstance(shape[-1], int) else model.hidden_size
+        if not self._is_pooled and model.vectors_from not in ("", "last_hidden_state"):
+            raise ModelLoadFailed(
+                f"text model '{model.name}' makes vectors of {model.vectors_from} (sentence_bert_config.json), and the "
+                f"graph {model.file} has no vectors of whole texts",
+                hint="export the whole model, so that the graph has the output sentence_embedding",
+                model=model.name,
+            )
         if self._is_pooled:
             # The graph has what follows it; a second Normalize changes nothing.
             model = replace(model, modules=tuple(each for each in model.modules if each[0] == "Normalize"))
@@ -811,8 +818,9 @@ class QuestionAnswering(_Found):
         options = call.options[at]
         if options.get("handle_impossible_answer"):
             answers.append({"score": min(nothing for nothing, _ in parts), "start": 0, "end": 0, "answer": ""})
-        answers = sorted(answers, key=lambda each: -each["score"])[: options.get("top_k", 1)]
-        return answers[0] if len(answers) == 1 else answers
+        most = options.get("top_k", 1)
+        answers = sorted(answers, key=lambda each: -each["score"])[:most]
+        return answers[0] if len(answers) == most == 1 else answers
 
     def trial(self) -> dict[str, Array]:
         return {"question": _column("a", "a"), "context": _column("a", "a a a")}

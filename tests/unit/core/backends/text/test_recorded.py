@@ -134,6 +134,18 @@ def test_option_that_the_library_refuses_is_refused(
         serving.infer(arrays)
 
 
+def test_several_answers_are_a_list_however_few_there_are(tmp_path: Path) -> None:
+    (row,) = (row for row in ROWS if row.name == "three answers")
+    folder = write_folder(tmp_path, row)
+    backend = TextBackend({})
+    config = config_of(parameter("task", row.task), backend="text")
+    backend.complete(folder, config)
+    arrays, _ = asked(replace(row, inputs={**row.inputs, "context": ["anna"]}))
+    with serving_version(backend, folder, config) as serving:
+        (answers,) = (json.loads(each) for each in serving.infer(arrays)["answer"].ravel())
+    assert [each["answer"] for each in answers] == ["anna"]
+
+
 def test_special_tokens_survive_truncation_on_either_side(tmp_path: Path) -> None:
     (row,) = (row for row in ROWS if row.name == "special tokens as text")
     folder = write_folder(tmp_path, row)

@@ -267,6 +267,12 @@ def broken(folder: Path, file: str, content: str | None) -> Path:
             '{"processing_kwargs": {"text": {"add_special_tokens": false}}}',
             "processing_kwargs with add_special_tokens False",
         ),
+        (
+            "sentence_bert_config.json",
+            '{"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}}',
+            "makes vectors of pooler_output",
+        ),
+        ("tokenizer_config.json", '{"tokenizer_class": "RoFormerTokenizer"}', "finds Chinese words with Python code"),
         ("1_Pooling/config.json", '{"pooling_mode_median_tokens": true}', "pools with 'pooling_mode_median"),
         ("config.json", '{"architectures": ["LlamaForCausalLM"]}', None),
     ],
