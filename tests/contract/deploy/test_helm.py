@@ -8,11 +8,10 @@ import re
 import subprocess
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
-from tests.contract.deploy.kubernetes_manifests import OVERLAYS, Manifests, Object, manifests
+from tests.contract.deploy.kubernetes_manifests import OVERLAYS, Manifests, Object, manifests, validate
 from tests.needed import program
 from tests.project import ROOT
 
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.slow
 
 HELM = ROOT / "deploy" / "helm"
 CHART = HELM / "trident"
-CUSTOM = {"InferencePool", "ScaledObject", "PodMonitor", "PrometheusRule"}
 _LIMIT_S = 60
 
 
@@ -51,17 +49,10 @@ def example(name: str) -> Manifests:
     return rendered(base=name)
 
 
-def validate(objects: list[Object]) -> None:
-    """Raises kubernetes_validate.ValidationError if the API would refuse an object or drop a field."""
-    for each in objects:
-        if each["kind"] not in CUSTOM:
-            kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
-
-
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_examples_are_the_overlays(overlay: str) -> None:
     chart, kustomized = example(overlay), manifests(f"overlays/{overlay}")
-    validate(chart.objects)
+    validate(*chart.objects)
     assert chart.environment == kustomized.environment
     assert _comparable(chart) == _comparable(kustomized)
 
@@ -254,7 +245,7 @@ def test_value_is_rendered(value: str, given: Any, others: Object, expected: dic
     *path, last = value.split(".")
     functools.reduce(lambda found, key: found.setdefault(key, {}), path, values)[last] = given
     stack = rendered(values)
-    validate([each for each in stack.objects if each not in example("aws").objects])
+    validate(*(each for each in stack.objects if each not in example("aws").objects))
     if "TRIDENT_AUTH_TOKEN_FILE" not in stack.environment and "TRIDENT_HTTP_SERVER_KEY" not in stack.environment:
         assert stack.settings.without_effect == ()
     assert {place: _at(stack, place) for place in expected} == expected
@@ -302,7 +293,7 @@ def test_wrong_value_is_refused(values: Object, message: str) -> None:
 def test_values_of_the_guide_render() -> None:
     (text,) = re.findall(r"```yaml\n(# values.yaml\n.*?)```", (ROOT / "docs" / "kubernetes.md").read_text(), re.DOTALL)
     stack = rendered(yaml.safe_load(text))
-    validate(stack.objects)
+    validate(*stack.objects)
     assert stack.container["image"] == "registry.example.com/trident:gpu"
 
 

@@ -14,6 +14,7 @@ import yaml
 import trident.app.supervisor.arbiter
 from docs.lists import metric_rows
 from tests.contract.deploy.kubernetes_manifests import (
+    CUSTOM,
     OVERLAYS,
     PARTS,
     SERVERS,
@@ -36,7 +37,6 @@ pytestmark = pytest.mark.slow
 WHOLE = tuple(f"overlays/{name}" for name in OVERLAYS)
 EVERYTHING = (*SERVERS, *(f"parts/{name}" for name in PARTS), *WHOLE, "kserve", "kserve-gpu")
 STARTED = (*WHOLE, "kserve", "kserve-gpu")
-CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule", "ClusterServingRuntime", "InferencePool"}
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
 # From Kubernetes' Pod Security Standard "restricted".
 RESTRICTED_VOLUMES = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
@@ -56,9 +56,7 @@ def whole(request: pytest.FixtureRequest) -> Manifests:
 def test_every_object_is_valid_for_kubernetes(folder: str) -> None:
     objects = manifests(folder).objects
     assert objects
-    for each in objects:
-        if each["kind"] not in CUSTOM:
-            validate(each)
+    validate(*objects)
 
 
 def test_every_folder_is_built_by_a_test() -> None:
@@ -381,6 +379,7 @@ def test_pod_monitor_selects_the_pods() -> None:
 # --- KServe's runtime and its services
 
 
+_POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "predictor"}}
 # The default time that Kubernetes gives a pod to end.
 GRACE_S = 30
 
@@ -398,8 +397,7 @@ def test_serving_runtime_fits_the_server() -> None:
     assert set(spec) <= {"annotations", "supportedModelFormats", "protocolVersions", "containers", "volumes"}
     assert stack.container["name"] == "kserve-container"
     # What it takes of a pod must be a pod's.
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "predictor"}}
-    validate({**pod, "spec": {"containers": spec["containers"], "volumes": spec["volumes"]}})
+    validate({**_POD, "spec": {"containers": spec["containers"], "volumes": spec["volumes"]}})
     assert stack.settings.model_repository == ("/mnt/models",)
     assert stack.settings.http_port == 8080
     assert stack.settings.grpc_port == 9000
@@ -515,9 +513,7 @@ def test_sample_service_is_autoscaled() -> None:
 def test_transformer_calls_the_server_in_its_pod() -> None:
     service, _ = _sample("transformer")
     server, transformer = service["spec"]["predictor"]["containers"]
-    validate(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [server, transformer]}}
-    )
+    validate({**_POD, "spec": {"containers": [server, transformer]}})
     settings = read_settings(server["args"][1:], {"INFERENCE_SERVICE_NAME": service["metadata"]["name"]})
     assert f"--predictor_host=localhost:{settings.http_port}" in transformer["args"]
     assert settings.single_model == service["metadata"]["name"]
@@ -577,9 +573,7 @@ def test_documented_overlay_builds(tmp_path: Path) -> None:
     for text in [text for kind, text in BLOCK.findall(GUIDE) if kind == "yaml"]:
         (own / text.partition("\n")[0].removeprefix("# ")).write_text(text)
     stack = Manifests(kustomized(own))
-    for kind in ("Deployment", "ServiceAccount", "ConfigMap", "NetworkPolicy"):
-        for each in stack.of(kind):
-            validate(each)
+    validate(*stack.of("Deployment", "ServiceAccount", "ConfigMap", "NetworkPolicy"))
     assert stack.settings.model_repository == ("gs://my-bucket/models",)
     assert (stack.settings.model_control_mode, stack.settings.load_model) == ("explicit", ("*",))
     assert stack.settings.log_format == "json"

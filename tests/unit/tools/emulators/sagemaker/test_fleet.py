@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -31,15 +31,15 @@ def hosting(instances: int, **more: Any) -> Hosting:
     return cast(Hosting, SimpleNamespace(instances=instances, **given))
 
 
-class Copies:
-    """A fleet of scripted containers, which answer with their number, once `held` is set."""
+class Copies(ExitStack):
+    """A fleet of scripted containers, which answer with their number, once `held` is set. A context manager."""
 
-    def __init__(self, stack: ExitStack, count: int, **more: Any) -> None:
+    def __init__(self, count: int, **more: Any) -> None:
+        super().__init__()
         self.held = threading.Event()
         self.held.set()
         self.said: list[str] = []
         self.scripted: list[ScriptedContainer] = []
-        self._stack = stack
         limits = more.pop("limits", LIMITS)
         self.fleet = Fleet(self._start, hosting(count, **more), limits, BreachReport(), self.said.append)
         assert self.fleet.wait_until_ready(lambda: False)
@@ -54,22 +54,16 @@ class Copies:
             headers = {"X-Amzn-SageMaker-New-Session-Id": call.body.decode()} if b"Expires" in call.body else {}
             return Answer(body=str(number).encode(), headers=headers)
 
-        self.scripted.append(self._stack.enter_context(ScriptedContainer(answer, port)))
+        self.scripted.append(self.enter_context(ScriptedContainer(answer, port)))
         return cast(Container, SimpleNamespace(exit_status=None, stop=lambda *_: None, kill=lambda: None))
 
     def number(self, body: bytes = b"", **headers: str) -> int:
         return int(self.fleet.invoke(Invocation(headers, body)).body)
 
 
-@contextmanager
-def copies(count: int, **more: Any) -> Iterator[Copies]:
-    with ExitStack() as stack:
-        yield Copies(stack, count, **more)
-
-
 def test_equal_prefix_and_id_go_to_one_copy_until_it_is_busy() -> None:
     prefix = {"PrefixLength": 4, "ConcurrencyThreshold": 1}
-    with copies(3, routing={"RoutingStrategy": "PREFIX_AWARE", "PrefixAwareRoutingConfig": prefix}) as found:
+    with Copies(3, routing={"RoutingStrategy": "PREFIX_AWARE", "PrefixAwareRoutingConfig": prefix}) as found:
         chosen = {found.number(b"same and %d" % n) for n in range(6)}
         assert len(chosen) == 1
         assert len({found.number(b"same", **{PREFIX_AWARE_ID: str(n)}) for n in range(20)}) > 1
@@ -85,7 +79,7 @@ def test_equal_prefix_and_id_go_to_one_copy_until_it_is_busy() -> None:
 
 
 def test_least_outstanding_requests_takes_the_idle_copy() -> None:
-    with copies(2, routing={"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}) as found:
+    with Copies(2, routing={"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}) as found:
         found.held.clear()
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(found.number)
@@ -97,7 +91,7 @@ def test_least_outstanding_requests_takes_the_idle_copy() -> None:
 
 
 def test_expired_session_is_refused_and_streams_cannot_open_one() -> None:
-    with copies(2) as found:
+    with Copies(2) as found:
         found.number(b"old; Expires=2001-01-01T00:00:00Z", **{SESSION: "NEW_SESSION"})
         opened = found.number(b"new; Expires=2901-01-01T00:00:00Z", **{SESSION: "NEW_SESSION"})
         assert {found.number(**{SESSION: "new"}) for _ in range(6)} == {opened}
@@ -111,7 +105,7 @@ def test_expired_session_is_refused_and_streams_cannot_open_one() -> None:
 
 
 def test_serverless_endpoint_refuses_calls_beyond_its_concurrency() -> None:
-    with copies(1, serverless={"MaxConcurrency": 1}) as found, ThreadPoolExecutor(1) as pool:
+    with Copies(1, serverless={"MaxConcurrency": 1}) as found, ThreadPoolExecutor(1) as pool:
         found.held.clear()
         first = pool.submit(found.number)
         until(lambda: len(found.scripted[0].calls) == 2)
@@ -125,7 +119,7 @@ def test_serverless_endpoint_refuses_calls_beyond_its_concurrency() -> None:
 def test_idle_serverless_endpoint_starts_its_container_at_the_next_call() -> None:
     limits = SageMakerLimits(connect_s=LIMIT_S, ping_s=LIMIT_S, serverless_idle_s=0, probe_interval_s=0.01)
     stopped = threading.Event()
-    with copies(1, serverless={"MaxConcurrency": 2}, limits=limits) as found, ThreadPoolExecutor(3) as pool:
+    with Copies(1, serverless={"MaxConcurrency": 2}, limits=limits) as found, ThreadPoolExecutor(3) as pool:
         watching = pool.submit(found.fleet.watch, stopped)
         until(lambda: not found.fleet.current)
         stopped.set()
