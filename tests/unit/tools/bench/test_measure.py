@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from array import array
 from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from bench.pictures import picture, rows
-from trident.tools.bench.client import Sample
+from trident.tools.bench.client import LoadClient, Sample, Target, http_request
 from trident.tools.bench.measure import (
     Level,
     difference,
@@ -119,3 +122,29 @@ def test_rows_are_as_long_as_their_values_and_a_mark_fits() -> None:
     assert short / long == pytest.approx(0.408 / 10, rel=0.01)
     assert mark - left == pytest.approx(2 * long, rel=0.01)
     assert re.findall(r'class="value"[^>]*>([^<]*)<', plot) == ["0.408", "10"]
+
+
+def test_requests_in_turn_are_sent_once_each_on_any_connection() -> None:
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            return None
+
+    asked: list[str] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        requests = [http_request("GET", f"/{number}", {}) for number in range(6)]
+        with LoadClient(Target("127.0.0.1", server.server_port, [requests], in_turn=True)) as client:
+            found = client.run(0.5, due=[0.0] * 4 + [0.2] * 2)
+        server.shutdown()
+        thread.join()
+    assert (found.errors, sorted(asked)) == (0, [f"/{number}" for number in range(6)])
