@@ -140,8 +140,9 @@ class ModelLoadFailed(ServerError):
 class DeviceLost(ModelLoadFailed):
     """An earlier failure has made the process's CUDA context on `device`, as `Placement.device`, unusable."""
 
-    def __init__(self, message: str, *, device: str, model: str | None = None) -> None:
-        super().__init__(message, model=model)
+    def __init__(self, message: str, *, hint: str | None = None, model: str | None = None, device: str = "") -> None:
+        # A process that reads an error from another one gives every class the same arguments, without `device`.
+        super().__init__(message, hint=hint, model=model)
         self.device = device
 
 
