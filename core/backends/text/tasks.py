@@ -536,10 +536,14 @@ class TokenClassification(_Found):
         most, stride = self._model.max_tokens, options.get("stride")
         if stride and options.get("aggregation_strategy", "none") == "none":
             raise InvalidRequest("the parameter 'stride' needs an aggregation_strategy other than none")
+        room = most - sum(encoding.special_tokens_mask)
+        if stride and stride >= room:
+            raise InvalidRequest(
+                f"the parameter 'stride' is {stride}, and a part has {room} tokens: it must be smaller"
+            )
         if len(encoding) <= most:
             return [encoding]
-        special = sum(encoding.special_tokens_mask)
-        found = list(self._parts(encoding, 0, most, min(stride or 0, most - special - 1)))
+        found = list(self._parts(encoding, 0, most, stride or 0))
         return found if stride else found[:1]
 
     def rows(self, group: Group, call: TextCall) -> Sequence[Any]:

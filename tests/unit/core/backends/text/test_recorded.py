@@ -117,6 +117,11 @@ def test_unknown_option_is_refused_by_name(tmp_path: Path) -> None:
     ("name", "options", "message"),
     [
         ("entities by default", {"stride": 2}, "'stride' needs an aggregation_strategy other than none"),
+        (
+            "entities in parts",
+            {"stride": 10, "aggregation_strategy": "simple"},
+            "'stride' is 10, and a part has 10 tokens",
+        ),
         ("several labels", {"hypothesis_template": "{} {}"}, "not a text with {} or {0} where the label goes"),
         ("several labels", {"hypothesis_template": "{0} {}"}, "not a text with {} or {0} where the label goes"),
     ],
