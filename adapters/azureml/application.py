@@ -17,7 +17,7 @@ from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.dataplane import infer_body, read_body
 from trident.core.http.front_end import PROBE_KEY
-from trident.core.http.openapi import Operation
+from trident.core.http.openapi import Operation, operations
 from trident.core.http.payloads.inference import body_format, decode_payload, format_for, infer_payload, payload_reply
 from trident.core.http.payloads.tables import table_as_instances
 from trident.core.http.reply import JSON, Environ, Reply, json_reply
@@ -27,7 +27,7 @@ from trident.core.inference.request import LATEST, InferenceRequest
 
 _NOT_YET = 503
 _OPERATIONS = {
-    "score": Operation("Run the model", FORMAT_ANSWER, FORMAT_BODY),
+    "score": Operation("Run the model", FORMAT_ANSWER, FORMAT_BODY, parameters=operations()["infer"].parameters),
     "live": Operation("Whether the process serves", PROGRESS),
     "ready": Operation("Whether the container serves", PROGRESS),
 }

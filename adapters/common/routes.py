@@ -59,11 +59,12 @@ def status_in(statuses: Statuses, error: Exception) -> int | None:
 
 
 _ARRAYS = {
-    "text/csv": "text",
-    "application/jsonlines": "text",
     "application/x-npy": "any",
     "application/x-npz": "any",
+    "application/jsonlines": "text",
+    "text/csv": "text",
 }
-FORMAT_BODY: Final = {JSON: {"anyOf": ["InferRequest", "any"]}, OCTETS: "any", **_ARRAYS}
+# openapi-python-client tells bodies apart by their types, and knows no list and no `any`; of files the last one counts.
+FORMAT_BODY: Final = {JSON: {"anyOf": ["InferRequest", "object"]}, **dict.fromkeys((OCTETS, *_ARRAYS), "bytes")}
 FORMAT_ANSWER: Final = {JSON: {"anyOf": ["InferResponse", "any"]}, OCTETS: "any", "text/event-stream": "any", **_ARRAYS}
 PROGRESS: Final = {TEXT: "text", JSON: "Readiness"}

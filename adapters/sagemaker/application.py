@@ -254,7 +254,7 @@ class SageMakerApplication(V2Application):
 _INVOKE = Operation(
     "Run the model",
     {**FORMAT_ANSWER, BINARY.essence: "any"},
-    {**FORMAT_BODY, BINARY.essence: "any"},
+    {JSON: FORMAT_BODY[JSON], BINARY.essence: "bytes", **FORMAT_BODY},
     needs_body=False,
 )
 _MODELS = {"models": [{"modelName": "text", "modelUrl": "text"}], "nextPageToken?": "text"}

@@ -257,7 +257,11 @@ _REDIRECT = {
 _PREDICT = Operation(
     "Run the model on instances, or on the body of another form",
     {**FORMAT_ANSWER, JSON: {"anyOf": [{"predictions": ["any"]}, "any"]}},
-    {**FORMAT_BODY, JSON: {"anyOf": [{"instances": ["any"], "parameters?": "object"}, "any"]}, BINARY.essence: "any"},
+    {
+        JSON: {"anyOf": [{"instances": ["any"], "parameters?": "object"}, "object"]},
+        BINARY.essence: "bytes",
+        **{media_type: each for media_type, each in FORMAT_BODY.items() if media_type != JSON},
+    },
     needs_body=False,
     parameters=(_REDIRECT,),
 )

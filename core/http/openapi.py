@@ -236,9 +236,16 @@ def _schemas(spec: ModelSpec) -> dict[str, Schema]:
     if outputs := list(spec.outputs.values()):
         tensors = [_tensor(each.name, each.datatype.name, each.dims, spec.max_batch_size) for each in outputs]
         classes = {"name": {"$": {"enum": list(spec.outputs)}}, "datatype": {"$": {"const": "BYTES"}}}
-        classes |= {"shape": ["count"], "data?": ["text"], "parameters?": "object"}
+        classes |= {"shape": ["count"], "data?": ["text"], "parameters?": "TensorParameters"}
         found["InferOutput"] = {"anyOf": [*tensors, full_schema(classes)]}
-        found["RequestedOutput"] = {"oneOf": [_requested(each.name, each.labels) for each in outputs]}
+        # By names of their own: openapi-python-client cannot make an object within a union twice.
+        names = [f"RequestedParameters{at}" for at in range(len(outputs))]
+        found |= {name: _requested(each.labels) for name, each in zip(names, outputs, strict=True)}
+        requested = [
+            full_schema({"name": {"$": {"const": each.name}}, "parameters?": name})
+            for name, each in zip(names, outputs, strict=True)
+        ]
+        found["RequestedOutput"] = {"oneOf": requested}
     values = {
         f"{name}{'?' if each.optional else ''}": {"$": _value(each.datatype.name)} for name, each in spec.inputs.items()
     }
@@ -259,7 +266,7 @@ def _tensor(name: str, datatype: str, dims: Shape, max_batch_size: int) -> Schem
     members = {"name": {"$": {"const": name}}, "datatype": {"$": {"const": datatype}}, "shape": {"$": shape}}
     members["parameters?"] = "TensorParameters"
     if datatype not in ("FP16", "BF16"):
-        members["data?"] = [{"anyOf": [{"$": _value(datatype)}, {"$": {"type": "array"}}]}]
+        members["data?"] = [{"anyOf": [{"$": _value(datatype)}, ["any"]]}]
     return full_schema(members)
 
 
@@ -273,11 +280,11 @@ def _value(datatype: str) -> Schema:
     return {"type": "integer", "minimum": low, "maximum": high}
 
 
-def _requested(name: str, labels: tuple[str, ...]) -> Schema:
+def _requested(labels: tuple[str, ...]) -> Schema:
+    """The parameters of a requested output."""
     text = f"answer with this many classes, as VALUE:INDEX{':LABEL' if labels else ''}"
     classes = {"type": "integer", "minimum": 0, "description": text, **({"maximum": len(labels)} if labels else {})}
-    parameters = {"binary_data?": "boolean", "classification?": {"$": classes}}
-    return full_schema({"name": {"$": {"const": name}}, "parameters?": parameters})
+    return full_schema({"binary_data?": "boolean", "classification?": {"$": classes}})
 
 
 # --- the views
