@@ -247,6 +247,13 @@ ROWS: tuple[Row, ...] = (
     ),
     *(
         embedder(
+            f"spaces of {kind}", "  a  cat sat [MASK] a  ", tokenizer="unsplit pieces",
+            files=tokens(tokenizer_class=f"{kind}Tokenizer", src_lang="[MASK]", **ENDS),
+        )
+        for kind in ("XLMRoberta", "Camembert", "T5", "MBart")
+    ),
+    *(
+        embedder(
             f"begin and end, {name}", "a cat sat", tokenizer="bytes",
             files=byte_level(**{"add_bos_token": True, "add_eos_token": False, "tokenizer_class": kind}),
         )
@@ -664,6 +671,13 @@ def piece_tokenizer(lowercase: bool) -> Any:
     return made
 
 
+def unsplit_piece_tokenizer(lowercase: bool) -> Any:
+    """The same without a split at spaces, as newer files have it."""
+    made = piece_tokenizer(lowercase)
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    return made
+
+
 def untyped_piece_tokenizer(lowercase: bool) -> Any:
     """The same with one type for both texts of a pair."""
     made = piece_tokenizer(lowercase)
@@ -681,6 +695,7 @@ TOKENIZERS = {
     "without added": plain_tokenizer,
     "bytes": byte_tokenizer,
     "pieces": piece_tokenizer,
+    "unsplit pieces": unsplit_piece_tokenizer,
     "untyped pieces": untyped_piece_tokenizer,
 }
 

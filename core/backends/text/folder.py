@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import Unigram
 
 from trident.core.backends.model_files import at_least_one, boolean, content_hint, field_of, parameters_of
 from trident.core.config.problem import is_plain, read_file
@@ -134,6 +135,17 @@ _ROBERTA_TOKENIZERS = {
 _BYTE_TOKENIZERS = {*_ROBERTA_TOKENIZERS, "CodeGenTokenizer", "DebertaTokenizer", "GPT2Tokenizer", "GPTNeoXTokenizer"}
 # Tokenizers of pieces whose spaces, accents and case are as the settings say, whatever tokenizer.json says.
 _PIECE_TOKENIZERS = {"AlbertTokenizer", "RemBertTokenizer", "XLNetTokenizer"}
+# Tokenizers of pieces that split a text at spaces first, whatever tokenizer.json says.
+_SPLITTING_TOKENIZERS = {
+    *(
+        "AlbertTokenizer",
+        "CamembertTokenizer",
+        "MBartTokenizer",
+        "T5Tokenizer",
+        "XLMRobertaTokenizer",
+        "XLNetTokenizer",
+    ),
+}
 # Tokenizers of pieces that may leave out the space before a text.
 _SPACING_TOKENIZERS = {"AlbertTokenizer", "CamembertTokenizer", "RemBertTokenizer", "XLMRobertaTokenizer"}
 # The tokenizers of models whose files name none.
@@ -423,9 +435,9 @@ def read_tokenizer(model: TextModel) -> Any:
     if kind in _PIECE_TOKENIZERS:
         tokenizer.normalizer = _normalizer_of_pieces(tokenizer, settings, kind)
     omits_space = settings.get("add_prefix_space", True) is False
-    if kind in _PIECE_TOKENIZERS or (kind in _SPACING_TOKENIZERS and omits_space):
+    if kind in _PIECE_TOKENIZERS | _SPLITTING_TOKENIZERS and isinstance(tokenizer.model, Unigram):
         scheme = "never" if omits_space and kind in _SPACING_TOKENIZERS else "always"
-        splits = [] if kind == "RemBertTokenizer" else [pre_tokenizers.WhitespaceSplit()]
+        splits = [pre_tokenizers.WhitespaceSplit()] if kind in _SPLITTING_TOKENIZERS else []
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.Metaspace(prepend_scheme=scheme)])
     if kind == "DebertaV2Tokenizer" and (omits_space or settings.get("split_by_punct")):
         marks = [pre_tokenizers.Punctuation("isolated")] if settings.get("split_by_punct") else []
