@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trident.core.config.golden import GoldenTensor
+from trident.core.inference.tensors import BY_NAME
+from trident.tools.bench.requests import v2_body
+
 Array = npt.NDArray[np.generic]
 
 DATATYPES = {"FP32": np.dtype(np.float32), "INT32": np.dtype(np.int32)}
@@ -54,17 +58,12 @@ class Case:
 
     def body(self) -> tuple[bytes, dict[str, str]]:
         """The request body and its headers."""
-        tensors: list[dict[str, object]] = []
-        chunks = [feed.tobytes() for feed in self.feeds().values()]
-        for (name, datatype, _), array, chunk in zip(self.inputs, self.arrays().values(), chunks, strict=True):
-            data = {"parameters": {"binary_data_size": len(chunk)}} if self.binary else {"data": array.ravel().tolist()}
-            tensors.append({"name": name, "shape": list(array.shape), "datatype": datatype, **data})
-        document: dict[str, object] = {"inputs": tensors}
+        arrays = self.feeds() if self.binary else self.arrays()
+        inputs = [GoldenTensor(name, BY_NAME[datatype], arrays[name]) for name, datatype, _ in self.inputs]
         if not self.binary:
-            return json.dumps(document, separators=(",", ":")).encode(), {"Content-Type": "application/json"}
-        document["parameters"] = {"binary_data_output": True}
-        header = json.dumps(document, separators=(",", ":")).encode()
-        return b"".join([header, *chunks]), {"Content-Type": "application/octet-stream", LENGTH: str(len(header))}
+            return v2_body({}, inputs, is_binary=False)[0], {"Content-Type": "application/json"}
+        body, size = v2_body({"parameters": {"binary_data_output": True}}, inputs)
+        return body, {"Content-Type": "application/octet-stream", LENGTH: str(size)}
 
     def answer(self, body: bytes, header_length: str | None) -> dict[str, Array]:
         """Parse the outputs of a response. KeyError or ValueError if the body is not a response."""
