@@ -67,7 +67,10 @@ class MessageDecoder:
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
-        self._templates = RequestTemplates()
+        # Decoded requests without their tensors and their id, by what stands before the tensors, up to 2 KB each; and
+        # where the first tensor began in large messages, by their sizes.
+        self._known: AdaptiveMemo[_Template] = AdaptiveMemo()
+        self._offsets: Memo[int, int] = Memo(512)
 
     def decode(self, message: Buffer, forwarded: Forwarded = (), *, stream: bool = False) -> DecodedRequest:
         """The request in `message`, which it keeps if tensors are in it. `stream` allows models that answer many times.
@@ -82,7 +85,7 @@ class MessageDecoder:
         return decoded
 
     def _decode_message(self, message: Buffer, forwarded: Forwarded, stream: bool) -> DecodedRequest:
-        known = self._templates.fill(message)
+        known = self._fill(message)
         if known is not None:
             request, plan = known
             model = self._lookup(request.model_name, request.model_version)
@@ -98,12 +101,33 @@ class MessageDecoder:
             return self._decode(None, parsed, parsed.raw_input_contents, forwarded, stream)
         return self._decode(head, parse("ModelInferRequest", message[: head[2]]), tensors, forwarded, stream)
 
+    def _fill(self, message: Buffer) -> tuple[InferenceRequest, ResponsePlan] | None:
+        """The request in `message`; None if it has no template, or only protobuf can tell."""
+        head = head_of(message)
+        if head is None:
+            return None
+        text, content, end = head
+        template = self._known.get(text)
+        if template is None:
+            return None
+        try:
+            request = template.fill(content.decode() if content else "", message, end)
+        except UnicodeDecodeError:
+            return None
+        if request is None:
+            return None
+        self._known.hits += 1
+        size = len(message)
+        if size > _LARGE:
+            self._offsets[size] = end + template.prefix_size
+        return request, template.plan
+
     def tensor_offset(self, size: int) -> int:
         """Where in a message of `size` bytes the first tensor probably begins, from earlier ones; 0 if unknown.
 
         A tensor that lies at a multiple of its element size in memory is not copied. Copying 600 KB takes 13 us.
         """
-        return self._templates.tensor_offset(size)
+        return self._offsets.get(size, 0)
 
     def _decode(
         self,
@@ -142,8 +166,14 @@ class MessageDecoder:
         plan = ResponsePlan(True, outputs, model_version=parsed.model_version, empty_final=empty_final)
         if regions or any(type(tensor) is RegionInput for tensor in request.inputs):
             request = RegionRequest.of(request, regions)
-        elif head is not None:
-            self._templates.learn(head, request, own, list(map(len, tensors)), plan)
+        elif (
+            head is not None
+            and len(head[0]) <= _MAX_HEAD_SIZE
+            and len(request.inputs) == len(tensors) > 0
+            and self._known.is_learning()
+        ):
+            # Each input has one of the tensors. The parameters of request headers are not part of a template.
+            self._known[head[0]] = _Template(request, own, list(map(len, tensors)), plan)
         return DecodedRequest(model, request, plan)
 
 
@@ -445,60 +475,6 @@ def tensors_from(message: Buffer, at: int) -> list[memoryview] | None:
 _MAX_HEAD_SIZE: Final = 2048
 # Copying smaller tensors together takes less time than an array for each of them.
 _LARGE: Final = 16384
-
-
-class RequestTemplates:
-    """Decoded requests without their tensors and their id, by what stands before the tensors, up to 2 KB each.
-
-    Any thread.
-    """
-
-    def __init__(self) -> None:
-        self._known: AdaptiveMemo[_Template] = AdaptiveMemo()
-        self._offsets: Memo[int, int] = Memo(512)
-
-    def fill(self, message: Buffer) -> tuple[InferenceRequest, ResponsePlan] | None:
-        """The request in `message`; None if it has no template, or only protobuf can tell."""
-        head = head_of(message)
-        if head is None:
-            return None
-        text, content, end = head
-        template = self._known.get(text)
-        if template is None:
-            return None
-        try:
-            request = template.fill(content.decode() if content else "", message, end)
-        except UnicodeDecodeError:
-            return None
-        if request is None:
-            return None
-        self._known.hits += 1
-        size = len(message)
-        if size > _LARGE:
-            self._offsets[size] = end + template.prefix_size
-        return request, template.plan
-
-    def tensor_offset(self, size: int) -> int:
-        """Where the first tensor began in the last known message of `size` bytes; 0 without one."""
-        return self._offsets.get(size, 0)
-
-    def learn(
-        self,
-        head: MessageHead,
-        request: InferenceRequest,
-        own: dict[str, Parameter] | None,
-        sizes: list[int],
-        plan: ResponsePlan,
-    ) -> None:
-        """Learn a decoded request, if each of its inputs has one of the tensors behind its head, which have `sizes`.
-
-        `own` are the parameters in the message: those of request headers are not part of a template.
-        """
-        text = head[0]
-        if len(text) > _MAX_HEAD_SIZE or not len(request.inputs) == len(sizes) > 0:
-            return
-        if self._known.is_learning():
-            self._known[text] = _Template(request, own, sizes, plan)
 
 
 class _Template:

@@ -434,8 +434,12 @@ def may_be_request_lines(content_type: str, body: Buffer) -> bool:
     known = known_format(content_type)
     if known is JSONLINES:
         return _OBJECT.match(body) is not None
+    end = _first_line(body)[1]
+    if known not in (None, JSON) or end < 0:
+        return False
     # Within one document no line that ends with a closing bracket precedes one that begins with an opening bracket.
-    return known in (None, JSON) and _is_between(body, _first_line(body)[1])
+    before = bytes(body[max(0, end - _LONGEST_BLANK) : end]).rstrip()
+    return before[-1:] in _LAST and len(before) > 0 and _NEXT.match(body, end) is not None
 
 
 def request_lines(content_type: str, body: Buffer, spec: ModelSpec) -> list[bytes] | None:
@@ -459,13 +463,6 @@ def _first_line(body: Buffer) -> tuple[int, int]:
     begin = blanks.end() if blanks else 0
     found = _LINE_BREAK.search(body, begin)
     return begin, found.start() if found else -1
-
-
-def _is_between(body: Buffer, end: int) -> bool:
-    if end < 0:
-        return False
-    before = bytes(body[max(0, end - _LONGEST_BLANK) : end]).rstrip()
-    return before[-1:] in _LAST and len(before) > 0 and _NEXT.match(body, end) is not None
 
 
 def _is_document(line: bytes, taken: Container[str], *, bare: bool) -> bool:

@@ -263,7 +263,7 @@ def test_requests_without_tensors_or_with_long_heads_are_not_remembered(size: in
         message.ClearField("raw_input_contents")
     content = message.SerializeToString()
     decode(content, decoder=decoder)
-    assert decoder._templates.fill(content) is None
+    assert decoder._fill(content) is None
 
 
 # --- responses
