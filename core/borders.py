@@ -1,6 +1,6 @@
 """Catches exceptions where one part of the server calls another that is not its own.
 
-docs/architecture.md section 10 lists the borders on a request's way. At each of them an exception of any class becomes
+docs/architecture.md section 10 lists the borders on a request's path. At each of them an exception of any class becomes
 the error of the requests concerned, or ends a callback that nothing depends on; it is logged once, with its traceback.
 """
 
@@ -27,7 +27,7 @@ def expected(error: BaseException, subject: str) -> ServerError:
 
 
 def guarded(call: Callable[[], object], subject: str) -> None:
-    """Make a call whose result nothing waits for. Returns normally: what it raises is logged, with `subject`."""
+    """Make a call whose result nothing waits for. Never raises: exceptions are logged, with `subject`."""
     try:
         call()
     except Exception:
@@ -35,7 +35,7 @@ def guarded(call: Callable[[], object], subject: str) -> None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, whose `__str__` may raise, too; the name of its class without one."""
+    """Return the text of an exception, or its class name if the text is empty or `__str__` raises."""
     try:
         return str(error) or type(error).__name__
     except Exception:

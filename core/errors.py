@@ -2,7 +2,7 @@
 
     ServerError
     ├── InvalidRequest         INVALID_ARG     the request cannot be right
-    │   └── SequenceNotFound   INVALID_ARG     it is not the first of its sequence, which is not open
+    │   └── SequenceNotFound   INVALID_ARG     its sequence is not open, and it does not start one
     ├── ConfigInvalid          INVALID_ARG     the model configuration cannot be right
     ├── ModelNotFound          NOT_FOUND       no such model or version
     ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
@@ -37,7 +37,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-# The text for a client whose request met a fault of the server.
+# The text for clients when the server itself fails their request.
 UNEXPECTED: Final = "unexpected error in the server, its log says more"
 
 
@@ -107,7 +107,7 @@ class InvalidRequest(ServerError):
 
 
 class SequenceNotFound(InvalidRequest):
-    """Its sequence has ended, perhaps because it was idle, or has never begun."""
+    """The sequence was never started, or has ended, perhaps because it was idle."""
 
 
 class ConfigInvalid(ServerError):
@@ -127,7 +127,7 @@ class ModelLoading(ModelNotReady):
 
 
 class ModelCold(ModelNotReady):
-    """`await_load(then)` has it loaded: `then` is called when that has ended, well or badly, on any thread."""
+    """`await_load(then)` has it loaded; `then` is called when the load has succeeded or failed, on any thread."""
 
     retry_after_s = 1
     await_load: Callable[[Callable[[], object]], None]
@@ -138,10 +138,10 @@ class ModelLoadFailed(ServerError):
 
 
 class DeviceLost(ModelLoadFailed):
-    """An earlier failure has made the process's CUDA context on `device`, as `Placement.device`, unusable."""
+    """An earlier failure left the process's CUDA context on `device` (as in `Placement.device`) unusable."""
 
     def __init__(self, message: str, *, hint: str | None = None, model: str | None = None, device: str = "") -> None:
-        # A process that reads an error from another one gives every class the same arguments, without `device`.
+        # An error that arrives from another process is made with the same arguments for every class, without `device`.
         super().__init__(message, hint=hint, model=model)
         self.device = device
 
@@ -197,9 +197,9 @@ class RegionFailed(ServerError):
 
 
 class BackendFailed(ServerError):
-    """Its message has all there is to say, for a model in Python with the model's traceback, unless it has a cause.
+    """The message is complete unless there is a cause; that of a Python model includes the model's traceback.
 
-    A model may give its error any code. That the model failed is told by the class, never by the code.
+    A model may give its error any code. The class, never the code, says that the model failed.
     """
 
     code = ErrorCode.INTERNAL
@@ -218,16 +218,16 @@ class BackendFailed(ServerError):
 
 
 class UnexpectedError(ServerError):
-    """The client learns nothing of the cause, which was logged with its traceback where it was caught."""
+    """Hides the cause from the client; it was logged with its traceback where it was caught."""
 
     code = ErrorCode.INTERNAL
 
 
 def has_telling_traceback(error: BaseException) -> bool:
-    """Return whether the log should show the traceback of `error`.
+    """Return True if the log should show the traceback of `error`.
 
-    That of a model's own failure shows only how the response came back to the client, that of a load only how it was
-    asked for, and that of an unexpected one was logged where it was caught.
+    False for a model's failure, whose traceback only shows the path of the response; for a failed load, whose traceback
+    only shows the request for it; and for an unexpected error, which was logged where it was caught.
     """
     if isinstance(error, UnexpectedError):
         return False
@@ -243,10 +243,10 @@ class AccessRefused(RepositoryUnavailable):
 
 
 def installation(extra: str) -> str:
-    """The command that installs an extra. The project is on no index, where somebody else could take its name."""
+    """The command that installs an extra. It uses no index: others could register the project's name there."""
     return f"pip install '.[{extra}]' in the checkout, or with a wheel's file name in place of the dot"
 
 
 def readable(text: str) -> str:
-    """`text` as UTF-8 can have it. The text of a client or a model, and the name of a file, may be no valid Unicode."""
+    """`text` with a question mark for each surrogate; texts of clients and models, and file names, may have some."""
     return text.encode("utf-8", "replace").decode()

@@ -20,7 +20,7 @@ class Mailbox(Protocol[T]):
     """Items for one caller, the oldest first. None is not an item."""
 
     def put(self, item: T) -> None:
-        """Add an item. Any thread, also at the end of an object."""
+        """Add an item. Any thread, also in a finalizer."""
 
     def get(self, timeout_s: float | None = None) -> T | None:
         """Wait for an item; None after `timeout_s` seconds without one, None waits without limit.
@@ -70,8 +70,8 @@ class Expiring(Protocol):
 class Deadlines:
     """The deadlines of a hub: one timer for all, which runs only while there are some. On the hub's thread.
 
-    Time is cut into ticks, and whatever expires within the same one is kept together, so that adding and removing takes
-    as long with 100,000 deadlines as with one. Nothing expires too early, and at most 20 ms too late.
+    Time is cut into ticks, and deadlines within the same tick are grouped, so that adding and removing takes as long
+    with 100,000 deadlines as with one. Nothing expires too early, and at most 20 ms too late.
     """
 
     def __init__(self, hub: Any) -> None:
@@ -82,7 +82,7 @@ class Deadlines:
         self._next = 0
 
     def add(self, seconds: float, expiring: Expiring) -> int:
-        """Have `expiring.expire()` called after `seconds`. Returns the tick, which `remove` wants."""
+        """Have `expiring.expire()` called after `seconds`. Returns the tick to pass to `remove`."""
         tick = int((time.monotonic() + max(0.0, seconds)) / TICK_S) + 1
         together = self._ticks.get(tick)
         if together is None:
@@ -99,12 +99,11 @@ class Deadlines:
             together.pop(expiring, None)
 
     def is_near(self, tick: int) -> bool:
-        """Return whether what expires at `tick` does so in a moment: the other end, with the same deadline, may be
-        first."""
+        """Return True if `tick` is about to expire: the other end, with the same deadline, may act first."""
         return tick * TICK_S - time.monotonic() < _NEAR_S
 
     def close(self) -> None:
-        """Nothing expires from now on."""
+        """Stop the timer: nothing expires from now on."""
         self._stop()
         self._ticks.clear()
         self._order.clear()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # Makes a bridge, given the number of threads for blocking calls.
 MakeBridge = Callable[[int], Bridge]
 
-# A page of metrics lets others run after so many seconds.
+# A metrics page lets others run after this many seconds.
 _SLICE_S = 0.0002
 
 
@@ -59,7 +59,7 @@ def make_thread_bridge(threads: int) -> Bridge:
 
 
 class Applications:
-    """The applications of one process. With `request_counts` all pages show these, otherwise each those of its own."""
+    """The applications of one process. All metrics pages show `request_counts` if given, otherwise each its own."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ def grpc_ports(
 
 
 def _seconds(milliseconds: int) -> float:
-    """0 is never."""
+    """Return seconds; infinity for 0."""
     return milliseconds / 1000 if milliseconds else math.inf
 
 
@@ -312,7 +312,7 @@ class FrontEndSite(Site):
         self._engine.begin_exit()
 
     def finish(self, timeout_s: float) -> bool:
-        """True: all requests in flight have been answered, and the engine ends after the front ends."""
+        """Return True: all requests in flight have been answered; the engine ends after the front ends."""
         self._credentials.close()
         self._directory.remove_if_orphaned()
         return True

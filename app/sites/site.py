@@ -1,5 +1,5 @@
-"""The content of a worker: the applications of its ports, the engine behind them, and from files the certificates that
-it shows to clients and the tokens that it asks for.
+"""The parts of a worker: the applications of its ports, the engine behind them, and the certificates and client tokens
+read from files.
 
 Site
 ├── InProcessSite   the engine and the applications in one process (app/sites/applications.py)
@@ -48,11 +48,11 @@ class Http2Port:
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """ServerParts that a program gives to its server besides the settings.
+    """Parts that a program gives to its server besides the settings.
 
-    `makers` make the backends, by name; None: those that are installed. `around` gets the engine that requests of a
-    process go to, and returns what they go to instead: in a front end around the engine's client, in the engine's
-    process around the engine.
+    `makers` make the backends, by name; None: those that are installed. `around` wraps the engine that receives the
+    requests of a process and returns the wrapper: in a front end around the engine's client, in the engine's process
+    around the engine.
     """
 
     makers: Mapping[str, MakeBackend] | None = None
@@ -77,7 +77,7 @@ class Site:
         return None
 
     def release_memory(self) -> None:
-        """Return to the system the shared memory that nothing uses. Called when the worker is idle."""
+        """Return unused shared memory to the system. Called when the worker is idle."""
 
     def start(self) -> None:
         """Begin loading in native threads. Returns at once."""

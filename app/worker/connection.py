@@ -134,7 +134,7 @@ class ReadWatch:
 
 
 class TlsReadWatch(ReadWatch):
-    """A ReadWatch that also knows of the bytes that TLS has already taken from the kernel."""
+    """A ReadWatch that also knows of the bytes that TLS has already read from the kernel."""
 
     def __init__(self, hub: Any, sock: TlsSocket, order: ReadOrder) -> None:
         super().__init__(hub, sock.fileno(), order)
@@ -307,7 +307,7 @@ class Connection:
         self.hang_up()
 
     def leave(self) -> None:
-        """The server stops: end a WebSocket, which has no end of its own."""
+        """End a WebSocket because the server stops: it would not end by itself."""
 
     def hang_up(self) -> None:
         """Shut the socket down. The greenlet of the connection wakes up and closes it."""
@@ -414,9 +414,9 @@ class Connections:
         self.ending = True
 
     def close_idle(self) -> None:
-        """Also close the connections that wait for another request, and have WebSockets leave.
+        """Also close the connections that wait for another request, and end WebSockets.
 
-        A new connection has a moment to send its first one, which its client could not know to repeat.
+        A new connection gets a moment to send its first request, which its client would not know to repeat.
         """
         self.closing = self.ending = True
         self._timeouts[Stage.NEW] = self._timeouts[Stage.HANDSHAKE] = _FIRST_REQUEST_S
@@ -443,6 +443,6 @@ class CoarseClock:
         self.tick()
 
     def tick(self) -> None:
-        """Set the present time. The worker calls this once per tick of its main loop."""
+        """Set the current time. The worker calls this once per tick of its main loop."""
         self.now = time.monotonic()
         self.date_end = f"Date: {formatdate(usegmt=True)}\r\n\r\n".encode()

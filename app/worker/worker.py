@@ -92,7 +92,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self.site = self.app.make_site()
 
     def handle_usr1(self, sig: int, frame: Any) -> None:
-        """SIGUSR1: the log file was moved away. Not gevent's greenlet, which would begin at the hub's leisure."""
+        """SIGUSR1: reopen the log file, which was moved. At once; gevent's handler would start a greenlet."""
         self.log.reopen_files()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
@@ -274,7 +274,7 @@ class Listener(StreamServer):  # type: ignore[misc]
             drop_handshakes(self.socket)
 
     def resume(self) -> None:
-        """Accept again if a place is free."""
+        """Accept again if another connection is allowed."""
         if self.started and not self.full():
             self.start_accepting()
 
@@ -433,7 +433,7 @@ class GeventLink:
             self._watch()
 
     def _watch(self) -> None:
-        """Watch the connection's present socket, for writing too while the connection has unsent bytes."""
+        """Watch the connection's current socket, for writing too while the connection has unsent bytes."""
         engine = self._engine
         if engine is None:
             return

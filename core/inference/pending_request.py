@@ -71,16 +71,16 @@ class Submits(Protocol):
 
 
 class PendingRequest:
-    """A request, the caller that gets its responses, and the engine's notes on it.
+    """A request, the callback for its responses, and the engine's state of it.
 
     The caller makes it and passes it to `ServedModel.submit`. The engine owns `request` from `submit` to the final
     response. It never leaves its process.
 
     `on_response` may be called on any thread and as often as the model answers, the last time with `final` set.
-    `defer` takes calls that the submitting thread makes after it has submitted all that it has; None: it makes none.
+    `defer` schedules calls that the submitting thread makes once it has submitted everything; None if it makes none.
     `flush` sends the responses that the caller has collected; called after those of a whole batch were delivered.
     `is_alone`: its thread submits nothing else before it has the answer, and holds no lock.
-    `is_nested`: a model makes the request while it executes another one, so it is accepted while the server stops, too.
+    `is_nested`: a model makes the request while it executes another one, so it is accepted even while the server stops.
     `wants_times`: its responses carry their times, whatever the options of the server say. `is_logged`: the payload log
     has seen it.
     """
@@ -115,16 +115,16 @@ class PendingRequest:
         flush: Callable[[], None] | None = None,
     ) -> None:
         self.request = request
-        # `on_response`, or nothing while a response is delivered and after the final one. It is taken by one call of C,
-        # so that of several threads that answer one does.
+        # `on_response`, or empty while a response is delivered and after the final one. One C call pops it, so only one
+        # of several answering threads gets it.
         self.callbacks = [on_response]
-        # A final response that came while another one was delivered.
+        # A final response that arrived while another one was being delivered.
         self.last: InferenceResponse | None = None
         self.defer = defer
         self.flush = flush
         # Set by `cancel`. A queued request that carries it is removed from the queue unexecuted.
         self.cancelled: CancelCause | None = None
-        # What `cancel` calls as well, None for nothing: set by an engine that does not look at `cancelled`.
+        # Also called by `cancel`; None if not set. Set by an engine that does not look at `cancelled`.
         self.on_cancel: Callable[[PendingRequest], None] | None = None
         # Items, and a value that must be equal within a batch (None: no condition). Validation finds both.
         self.batch_size = 1
@@ -139,7 +139,7 @@ class PendingRequest:
         self.is_logged = False
 
     def submit_to(self, model: Submits) -> None:
-        """Pass the request to `model`. Returns normally: whatever that raises becomes the answer."""
+        """Pass the request to `model`. Never raises: an exception becomes the answer."""
         try:
             model.submit(self)
         except Exception as error:
@@ -147,7 +147,7 @@ class PendingRequest:
 
     @property
     def on_response(self) -> OnResponse:
-        """Called with each response. To be set before the request is given to what may answer it."""
+        """Called with each response. Set it before passing the request to anything that may answer it."""
         try:
             return self.callbacks[0]
         except IndexError:
@@ -166,8 +166,7 @@ class PendingRequest:
     def fail(self, error: Exception, origin: Origin = Origin.REFUSED) -> None:
         """Answer the request with an error that arose outside of its execution, of any class. Any thread.
 
-        The part that raised may have answered the request before, or passed it on: whatever is answered after this is
-        dropped.
+        The part that raised may already have answered the request or passed it on: later answers are dropped.
         """
         self.refuse(expected(error, f"a request for model '{self.request.model_name}'"), origin)
 
@@ -175,9 +174,9 @@ class PendingRequest:
         return InferenceResponse.failed(self.request, error, origin)
 
     def take_callback(self) -> OnResponse:
-        """Return `on_response`, in whose place the caller then sets another one that passes on to it.
+        """Remove and return `on_response`; the caller then sets one that forwards to it.
 
-        For threads other than that which submits the request, which may fail it at the same time.
+        For threads other than the submitting one, which may fail the request at the same time.
         """
         try:
             return self.callbacks.pop()
@@ -191,7 +190,7 @@ class PendingRequest:
         return Origin.FAILED
 
     def cancel(self, cause: CancelCause = CancelCause.CLIENT) -> None:
-        """The caller no longer wants an answer. A queued request is answered CANCELLED unrun. Any thread."""
+        """The caller no longer wants an answer. A queued request is answered with CANCELLED, unexecuted. Any thread."""
         self.cancelled = cause
         on_cancel = self.on_cancel  # read once: the engine sets it to None when the request is done
         if on_cancel is not None:
@@ -199,8 +198,8 @@ class PendingRequest:
 
 
 def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
-    """Call the request's `on_response`, on the calling thread, unless it had its final response. Returns normally: what
-    that raises is logged.
+    """Call `on_response` on the calling thread, unless the final response was delivered. Never raises: exceptions are
+    logged.
 
     A fault of a front end must not end the thread that answers, nor keep other requests from their responses. Several
     threads may deliver final responses: the first one counts. All others are delivered one at a time, before it.
@@ -223,7 +222,7 @@ def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
 
 
 def _deliver_last(pending: PendingRequest) -> None:
-    """Deliver `last`, unless a thread still delivers another response, which looks for it then, or it was the final."""
+    """Deliver `last`, unless it was delivered, or another thread is delivering a response and will find it."""
     try:
         on_response = pending.callbacks.pop()
     except IndexError:
@@ -233,7 +232,7 @@ def _deliver_last(pending: PendingRequest) -> None:
 
 
 def drop(response: InferenceResponse) -> None:
-    """The callback for responses to a request that was answered."""
+    """Ignore a response that arrives after the final one."""
 
 
 class LoneRequest(PendingRequest):
@@ -249,7 +248,7 @@ Defer = Callable[[Call], None]
 
 
 class Deferred:
-    """Calls to make later, each once, however often it was added: the one added last first. One thread only."""
+    """Calls to make later, the last added first, each once however often it was added. One thread only."""
 
     __slots__ = ("_calls", "add")
 
@@ -260,7 +259,7 @@ class Deferred:
         self.add = self._calls.setdefault
 
     def run(self) -> None:
-        """Make the calls, also those that are added meanwhile. One that raises does not keep the others from theirs."""
+        """Make the calls, including those added meanwhile. An exception in one does not stop the others."""
         while self._calls:
             guarded(self._calls.popitem()[0], "a deferred call")
 
@@ -317,23 +316,23 @@ class DeferredOutcome(Enum):
 LATER: Final = DeferredOutcome.LATER
 """An outcome of an execution: the request is answered through its sender, or has been already."""
 AGAIN: Final = DeferredOutcome.AGAIN
-"""An outcome of an execution: the request is to be executed again. Its sender sends nothing any more."""
+"""An outcome of an execution: the request is to be executed again. Its sender sends nothing more."""
 
 
 class ResponseSender(Protocol):
     """Sends the responses to one request of an execution. Any thread; several may send at once.
 
-    Keep it until the final response: a sender that is dropped before answers its request with an error.
+    Keep it until the final response: a sender that is dropped earlier answers its request with an error.
     """
 
     @property
     def is_cancelled(self) -> bool:
-        """The request was cancelled: its responses are dropped, but the final one is still needed."""
+        """True if the request was cancelled: its responses are dropped, but the final one is still needed."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """The client has not taken enough of what was sent. `send` works, but costs memory; false once cancelled."""
+        """True while the client lags behind. `send` works, but costs memory; false once cancelled."""
         ...
 
     def send(
@@ -346,15 +345,15 @@ class ResponseSender(Protocol):
     ) -> None:
         """Send a response: `outputs`, or `error` in place of them. Returns at once.
 
-        Neither outputs nor an error, and `final`: there are no more responses. The responses of a request arrive in the
-        order in which they were sent. What is sent after the final one is dropped.
+        `final` without outputs or an error ends the responses. The responses of a request arrive in the order in which
+        they were sent. What is sent after the final one is dropped.
         """
         ...
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when `is_cancelled` becomes true, and each time `is_full` becomes false.
 
-        On any thread; here, if the request is cancelled already. It must not block.
+        It is called on any thread, immediately if the request is already cancelled, and must not block.
         """
         ...
 

@@ -57,9 +57,9 @@ def check_correlation_id(correlation_id: int | str, prefix: str) -> None:
 
 
 class RequestTrace(NamedTuple):
-    """`number` is that of a trace in the engine: of the request's own if `has_begun`, otherwise of the request that led
-    to it; 0 for a request that only brings the W3C context of its client. `traceparent` and `tracestate` are that
-    context, and later that of the request's own trace, "" without one.
+    """`number` identifies a trace in the engine: the request's own if `has_begun`, otherwise its parent's; 0 if the
+    request only carries the W3C context of its client. `traceparent` and `tracestate` are that context, and later that
+    of the request's own trace, "" without one.
     """
 
     number: int = 0
@@ -97,7 +97,7 @@ class CloseReason(IntEnum):
     DEADLINE = 4
     """One of its requests would have outlived its queue timeout."""
     PRIORITY = 5
-    """It had its size, and younger requests of a higher priority level took the place of one that waits on."""
+    """It reached its size, and newer requests of a higher priority level displaced one that still waits."""
     SHAPE = 6
     """The next request has other shapes or inputs, and cannot be in the same batch."""
     SEQUENCE = 7
@@ -141,7 +141,7 @@ class InferenceTimes(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Iterable[int], close_reason: CloseReason | None) -> InferenceTimes:
-        """The times with those `numbers`. Raises TypeError for another number of them than five."""
+        """The times with those `numbers`. Raises TypeError unless there are five."""
         return cls._make((*numbers, close_reason))
 
     @property
@@ -222,7 +222,7 @@ class InputTensor:
         array[...] = self.array
 
     def forget_array(self) -> None:
-        """Let the array be made of `data` when it is next needed."""
+        """Drop the array; it is made from `data` when next needed."""
         self._array = None
 
     @property
@@ -252,10 +252,10 @@ class InferenceRequest:
     `model_version` -1 means the latest ready version, a lower number the result of `Engine.hold_version`. `outputs`
     empty means all. `timeout_us` is microseconds, 0 for none. `correlation_id` 0 or "" means that the request belongs
     to no sequence. `arrived_ns` is when the front end had all of its bytes, monotonic nanoseconds of the machine, so
-    that it means the same in every process of the server; 0 where it was not noted.
+    that it means the same in every process of the server; 0 if unknown.
     `trace` is None unless the request is traced, or its client traces it. `needs_regions`: the engine has to find
     regions of shared memory for it (`RegionRequest`). `wants_arrays`: its outputs are read as arrays in this process,
-    so that packing them for a connection is in vain.
+    so packing them for a connection would be wasted.
     """
 
     __slots__ = (
@@ -310,7 +310,7 @@ class InferenceRequest:
         self._nbytes = -1
 
     def with_inputs(self, inputs: Inputs, *, model_version: int, id: str) -> InferenceRequest:
-        # Known requests are made this way. Setting the attributes takes a third of the time of naming them in the call.
+        # Remembered requests are made here. Setting attributes takes a third of the time of keyword arguments.
         made = InferenceRequest(self.model_name, inputs)
         parameters = self.parameters
         made.model_version = model_version

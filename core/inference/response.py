@@ -29,7 +29,7 @@ from trident.core.inference.tensors import (
 
 # The parameters of an ensemble's response outside of sequences. They are written once for all.
 NO_SEQUENCE: Final[dict[str, Parameter]] = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
-# The array of an output that makes its array later, or never.
+# Placeholder for an output that makes its array later, or never.
 NO_ARRAY: Final[Array] = np.empty(0, np.uint8)
 
 
@@ -111,7 +111,7 @@ class Origin(Enum):
     """It was accepted and not executed: it waited for too long, or the server stopped."""
 
     CANCELLED = "cancelled"
-    """Its caller cancelled it, went away, or wanted to wait no longer."""
+    """Its caller cancelled it, disconnected, or stopped waiting."""
 
     FAILED = "failed"
     """Its execution failed."""
@@ -120,8 +120,8 @@ class Origin(Enum):
 class InferenceResponse:
     """One response to a request: outputs or an error. `final` is false while more may follow (decoupled models).
 
-    `origin` is that of the error; it means nothing without one. `is_end` if it says only that there are no more
-    responses: then it is final, and has neither outputs, an error nor parameters.
+    `origin` is that of the error; it means nothing without one. `is_end` if it only marks the end of the responses: it
+    is final and has no outputs, error or parameters.
     `times` is None unless the engine was asked to note them; a response with an error has none. `trace` is the number
     of the request's trace, 0 unless it is traced.
     """
@@ -179,7 +179,7 @@ class InferenceResponse:
 
 
 OnResponse = Callable[[InferenceResponse], None]
-# Gives the whole response to a request, or None: then it has to be submitted.
+# Returns the complete response to a request; None if the request has to be submitted.
 CachedAnswer = Callable[[InferenceRequest], InferenceResponse | None]
 
 
@@ -210,8 +210,8 @@ class RegionInput(InputTensor):
     """An input in a region. It is read once, when it is first needed: for most models on the thread that executes.
 
     The engine sets `source`, which copies the bytes into given memory or its own, before anything looks at `data`,
-    `in_place` if a model may read them where they lie, and `on_device` if that is a GPU. What these raise, `data` and
-    `array` raise. `data` is always a copy: what was looked at there is what the model gets, whatever the client does
+    `in_place` if a model may read them where they lie, and `on_device` if that is a GPU. `data` and `array` pass on
+    their exceptions. `data` is always a copy: the model gets the bytes that were checked, whatever the client does
     meanwhile.
     """
 
@@ -288,9 +288,9 @@ class PlacedOutput(OutputTensor):
 
 
 class RegionRequest(InferenceRequest):
-    """A request with inputs in regions (`RegionInput`), or with outputs that shall be written into regions.
+    """A request with inputs in regions (`RegionInput`), or with outputs to be written into regions.
 
-    `output_regions` has the places of those outputs. `needs_regions` is true until the engine has found the regions;
+    `output_regions` has the ranges of those outputs. `needs_regions` is true until the engine has found the regions;
     then `outputs_on_device` has those that are on a GPU.
     """
 

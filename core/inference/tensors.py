@@ -97,7 +97,7 @@ MAX_ELEMENTS: Final = 2**63 - 1
 
 _LENGTH: Final = struct.Struct("<I")
 _SMALL: Final = 4096
-# Steps of C code hold the interpreter: those on millions of strings are made for so many at a time.
+# C code holds the interpreter, so millions of strings are processed in blocks of this many.
 _BLOCK: Final = 1 << 15
 
 
@@ -210,10 +210,10 @@ LayoutEntry = tuple[str, str, Shape, int, int]
 
 
 class TensorLayout:
-    """The name, datatype, shape and place of each tensor. `size` is the size of the run in bytes.
+    """The name, datatype, shape and position of each tensor. `size` is the size of the run in bytes.
 
     `layout_of` returns the same object for equal layouts, so that layouts are compared by identity: results for one
-    request are found again for the next, and a batch of requests with one layout is one block.
+    request are reused for the next, and a batch of requests with one layout is one block.
     """
 
     __slots__ = ("entries", "size")
@@ -247,7 +247,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class PackedTensors(Generic[T_co]):
-    """The run and its layout, which can be indexed and iterated over like a list of tensors.
+    """A run of bytes and its layout, indexed and iterated over like a list of tensors.
 
     A subclass cuts the tensors out of the run, on first use: most of a request's path does not need them. One thread
     at a time.

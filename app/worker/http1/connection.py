@@ -71,7 +71,7 @@ _RECEIVE_MOST: Final = 1 << 20
 _MAX_DISCARDED: Final = 1 << 30
 _DISCARD_SIZE: Final = 1 << 18
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-# For so long a client that has ended its sending side may have left, or wait for its answer, and is not asked.
+# A client that has ended its sending side may have gone or may wait for its answer; it is first probed after this time.
 _HALF_CLOSED_S: Final = 0.5
 # Enough of a request for its line in the access log.
 _SHOWN: Final = 2048
@@ -271,11 +271,11 @@ class Http1Connection(Connection):
 
     @property
     def is_held_up(self) -> bool:
-        """The server never keeps the client from sending a body that it has begun to receive."""
+        """False: the server never pauses a client that is sending a body."""
         return False
 
     def crowd_out(self) -> None:
-        """Others need the memory of the body that is being received: refuse it."""
+        """Refuse the body that is being received: others need its memory."""
         self._refusal = BadHttp(503, CROWDED_OUT.format(self._service.limits.max_unfinished_size))
         self._readable.interrupt(self._refusal)
 
@@ -339,10 +339,10 @@ class Http1Connection(Connection):
         return response.keep_alive and not service.connections.closing
 
     def client_gone(self) -> bool:
-        """True if the client reads no answer. One that has only ended its sending side, as HTTP/1.1 allows, does.
+        """True if the client reads no more. One that has only ended its sending side, as HTTP/1.1 allows, still reads.
 
-        The socket tells the one from the other only when something was sent. So after a while `100 Continue` is, which
-        clients skip: a client that is not there any more resets the connection.
+        The socket shows the difference only after something was sent. So after a while `100 Continue` is sent, which
+        clients skip: one that has gone resets the connection.
         """
         sock, response = self._sock, self._response
         if isinstance(sock, TlsSocket) or response is None or response.is_http_1_0:
@@ -514,7 +514,7 @@ class Http1Service:
 
 
 def _named(received: bytes) -> tuple[str, str]:
-    """The method and the path of a request that may be no HTTP at all."""
+    """The method and the path of a request that may not be HTTP at all."""
     words = received.partition(b"\n")[0][:LONGEST_LOGGED].decode("latin-1").split(maxsplit=2)
     return (words[0], words[1]) if len(words) > 1 else ("-", "-")
 

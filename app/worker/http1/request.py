@@ -1,4 +1,4 @@
-"""Requests: their heads, and chunked bodies. Nothing else judges how a request is framed.
+"""Parses requests: their heads, and chunked bodies. Only this module decides how a request is framed.
 
 Equal heads are parsed once.
 
@@ -251,8 +251,8 @@ _TRAILER: Final = re.compile(
 class ChunkedBody:
     """Collects one body: `feed` takes the bytes of the connection, until it returns true.
 
-    `content` is the body so far, `missing` the number of bytes that the current chunk lacks, `rest` what was fed and
-    lies behind the body.
+    `content` is the body so far, `missing` the number of bytes that the current chunk lacks, `rest` the bytes fed
+    beyond the body.
     """
 
     def __init__(self, max_size: int) -> None:
