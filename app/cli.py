@@ -1,4 +1,4 @@
-"""The command `trident`: `serve`, and by their names the commands of tools/.
+"""The command `trident`: `serve`, and the commands of tools/, found by name.
 
 Heavy modules are imported when they are needed, so that `--version` and `--help` answer at once.
 """

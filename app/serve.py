@@ -135,7 +135,7 @@ _FROM_HUB = "\na model of the Hugging Face Hub is fetched before: hf download NA
 
 
 def is_name_of_hub(word: str) -> bool:
-    """Return whether a word without a file or folder may be meant as OWNER/NAME of the Hugging Face Hub."""
+    """Return True if a word that names no file or folder looks like OWNER/NAME of the Hugging Face Hub."""
     owner, slash, name = word.partition("/")
     return bool(slash and owner.strip(".") and name) and "/" not in name and not Path(owner).exists()
 
@@ -168,7 +168,7 @@ def repositories_around(*, links: bool = True) -> Iterator[Callable[[str], str]]
 def is_served_directly(path: Path) -> bool:
     """Return whether `path` is a model, or looks like one, and not a repository. It reads names only.
 
-    What cannot be read is left to the repository, which says why.
+    Unreadable paths are left to the repository, which reports the reason.
     """
     if os.path.isfile(path):
         return True
@@ -183,7 +183,7 @@ def is_served_directly(path: Path) -> bool:
 
 
 def _is_version_folder(path: Path) -> bool:
-    """Return whether a folder whose name is a number is that of a version, as a Triton repository has it."""
+    """Return True if a folder whose name is a number is a version folder of a Triton repository."""
     names = _names_in(path)
     return any(Path(name).stem == "model" for name in names) or (bool(names) and _CONFIG_FILE in _names_in(path.parent))
 

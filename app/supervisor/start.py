@@ -50,7 +50,7 @@ _MAX_WORKERS = 4
 # The cores that one engine and its HTTP workers keep busy with small models: three to four (docs/scale.md).
 CORES_PER_ENGINE = 4
 # Of the cores of a server with several engines. A request costs the front end about twice what it costs the engine; the
-# rest of the cores is for the system's part of the network.
+# rest of the cores is for the kernel's network stack.
 _WORKERS_SHARE = 5 / 8
 
 
@@ -121,7 +121,7 @@ def release_stop_signals() -> None:
 
 
 def note_stop_signals() -> None:
-    """In a new worker: from now on the stop signals, also those that were held back, wait for `send_noted_signals`."""
+    """Note stop signals in a new worker, blocked ones included, until `send_noted_signals` sends them."""
     for number in _HELD - _OF_ENGINE:
         signal.signal(number, lambda number, frame: _noted.append(number))
     release_stop_signals()
@@ -137,8 +137,8 @@ _SIZE = (1 << 16) - 1
 
 
 class FailureNote:
-    """One text in memory that is shared with all processes forked later. The main process prints it as its last line,
-    after the lines with which the others end."""
+    """A text in memory shared with all processes forked later. The main process prints it as its last line, after the
+    last lines of the others."""
 
     def __init__(self) -> None:
         self._note = SharedNote(_SIZE)

@@ -88,8 +88,8 @@ class Runner:
 
     `run_bound` is for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs without
     dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`). `padding` is for what pads by itself,
-    and `steady` for a session that has to keep its batch size. `end` has a run that is in progress, and each later one,
-    fail; None if the framework cannot.
+    and `steady` for a session that has to keep its batch size. `end` makes the run in progress and all later ones fail;
+    None if the framework cannot.
     """
 
     run: Run

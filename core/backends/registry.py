@@ -70,7 +70,7 @@ DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 BACKEND_DIRECTORY = "backend-directory"
 """The setting for all backends that names the folder of backends that are written in Python: NAME/model.py each."""
 
-# Not in the name of an instance of a model in Python. Source: docs/spec/python-backend.md section 4.1.
+# Characters that the name of a Python model's instance must not have. Source: docs/spec/python-backend.md section 4.1.
 _SHELL_CHARACTERS = ";|&$`<>()[]{}\\\"'*?~#!"
 _MAX_BATCH_SIZE = "4"
 # The backend that runs those, and the file in their folders.
@@ -96,7 +96,7 @@ def installed_backends() -> dict[str, MakeBackend]:
 def device_support(
     backends: Collection[str], settings: Mapping[str, Settings] = _NO_SETTINGS
 ) -> dict[str, DeviceSupport | NotInstalled]:
-    """The devices that those of `backends` support which tell it, by name, or that a framework cannot be imported.
+    """The devices that `backends` support, by name, for those that report it, or that a framework cannot be imported.
 
     Imports the frameworks. A backend tells its support in the function `device_support` of its module, which takes its
     settings. `settings` are those of BackendRegistry.

@@ -397,7 +397,7 @@ def is_pinned(config: ModelConfig) -> bool:
 
 
 def idle_seconds(config: ModelConfig) -> float | None:
-    """The seconds without requests after which it is let go, 0 for never; None without a valid value."""
+    """The seconds without requests after which it is unloaded, 0 for never; None without a valid value."""
     text = parameter(config, IDLE_SECS)
     try:
         seconds = float(text) if text else -1.0

@@ -64,7 +64,7 @@ from trident.core.waiting import Mailbox, ThreadMailbox
 
 _log = logging.getLogger("trident.engine")
 
-# Seconds for the rest of the payload log: granted even after the exit timeout, and at most.
+# Seconds in which the rest of the payload log is written, granted even after the exit timeout.
 _LEAST_PAYLOAD_S, _MOST_PAYLOAD_S = 0.5, 10.0
 
 
@@ -89,7 +89,7 @@ class InferenceEngine:
         self._tracer = parts.tracer
         self._response_cache = response_cache
         self._history = History(self._watched) if options.console else None
-        # Calls that other parts answer as they are.
+        # Calls passed straight to other parts.
         self.release_version = self._models.release
         self.load_model = lifecycle.load
         self.prefetch_model = lifecycle.prefetch
@@ -106,7 +106,7 @@ class InferenceEngine:
         self.change_trace = parts.tracer.change
         self.trace_answered = parts.tracer.answered
 
-        # Makes what its callers wait in for a model that is loaded when they ask for it; None: they do not wait.
+        # Makes the mailbox in which callers wait for a model that is loaded on demand; None: they do not wait.
         self.make_mailbox: Callable[[], Mailbox[bool]] | None = ThreadMailbox
 
     @property
@@ -276,7 +276,7 @@ class InferenceEngine:
         self._lifecycle.unload(name, unload_dependents, wait=wait)
 
     def release_memory(self) -> None:
-        """Return to the system the shared memory that no request uses. Any thread; it takes milliseconds."""
+        """Return shared memory that no request uses to the system. Any thread; it takes milliseconds."""
         for version in self._models.versions():
             version.release_memory()
 

@@ -54,11 +54,11 @@ class HoldChange(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMark:
-    """Marks a method of the protocol, as a decorator. All of its parameters and its result need annotations.
+    """Decorator that marks a method of the protocol. All of its parameters and its result need annotations.
 
-    `blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks.
-    `hold`: None if it has nothing to do with holds. `changes_log_or_traces`: it does. `loads`: where models are loaded
-    on demand, it loads the one that its first argument names, and its answer comes after that.
+    `blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it changes no
+    model. `hold`: None if it has nothing to do with holds. `changes_log_or_traces`: it does. `loads`: where models are
+    loaded on demand, it loads the one that its first argument names, and its answer comes after that.
     """
 
     blocks: bool = False
@@ -73,7 +73,7 @@ class CallMark:
 
     @property
     def changes_state(self) -> bool:
-        """The front ends must know of the new state of the engine before the caller has its answer."""
+        """True if front ends must learn the engine's new state before the caller has its answer."""
         return self.changes_log_or_traces or self.change is not None
 
 
@@ -234,7 +234,7 @@ class Engine(Protocol):
 
     @call(hold=HoldChange.TAKE, loads=True)
     def hold_version(self, name: str, version: int = -1) -> int:
-        """Hold a version for requests that belong together: until `release_version` it answers them, though it is
+        """Hold a version for requests that belong together: until `release_version` it answers them, even if it is
         unloaded or replaced meanwhile.
 
         Returns the number that such a request has as its `model_version`. Raises the lookup errors of `model`. A

@@ -223,7 +223,7 @@ class ResponseStream:
         on_end: Callable[[ResponseStream], None] | None = None,
         on_arrival: Callable[[], None] | None = None,
     ) -> None:
-        """`look_seconds`: the period in which a wait asks `client_gone`; None: somebody else calls `is_given_up`.
+        """`look_seconds`: the period in which a wait asks `client_gone`; None: the client watch calls `is_given_up`.
         `on_end` is called when the caller has the final response, or cancels; `on_arrival` when a response has come, on
         any thread.
         """
@@ -236,7 +236,7 @@ class ResponseStream:
         self._taken = 0
         self._pending: StreamedRequest | None = None
         self._has_ended = False
-        # The number of the client watch's look at which the stream began.
+        # The number of the client watch's check at which the stream began.
         self.since = 0
 
     def begin(self, pending: StreamedRequest) -> None:
@@ -244,7 +244,7 @@ class ResponseStream:
         self._pending = pending
 
     def respond(self, response: InferenceResponse) -> None:
-        """Bring a response. Any thread, one at a time."""
+        """Accept a response. Any thread, one at a time."""
         self._mailbox.put(response)
         if self._on_arrival is not None:
             self._on_arrival()
@@ -259,7 +259,7 @@ class ResponseStream:
         return responses[0]
 
     def take(self, most: int = _MOST_RESPONSES) -> list[InferenceResponse]:
-        """Wait for a response; return it and those that have arrived with it, at most `most`. None are left: []."""
+        """Wait for a response; return it and those that have arrived with it, at most `most`; [] if none are left."""
         self.acknowledge()
         if self._has_ended:
             return []
@@ -285,7 +285,7 @@ class ResponseStream:
             pending.take(taken)
 
     def cancel(self) -> None:
-        """The caller takes no more responses. Does nothing after the final one; the next `take` returns []."""
+        """Cancel the request: the caller takes no more. No effect after the final response; `take` then returns []."""
         pending = self._pending
         if not self._has_ended:
             self._end()
@@ -331,7 +331,7 @@ class ResponseStreams:
         self._taken: ResponseStream | None = None
 
     def add(self, begin: Callable[[Callable[[], None]], ResponseStream]) -> None:
-        """Add the stream that `begin` makes; it takes what the stream has to call on an arrival."""
+        """Add the stream that `begin` makes, given the callback for arrivals."""
         self._streams.append(begin(partial(self._arrived.put, len(self._streams))))
         self._open += 1
 
@@ -372,7 +372,7 @@ def infer_many(
 ) -> list[InferenceResponse]:
     """The responses to `requests`, all for one model and version, in their order. Blocks: call it on a native thread.
 
-    One version answers all of them: the version that serves now is held until the last is answered, though it is
+    One version answers all of them: the version that serves now is held until the last is answered, even if it is
     unloaded or replaced meanwhile. If none serves, no request is submitted.
     At most 16 requests are in the engine at a time, so that one caller does not fill a model's queue. Raises the first
     error, or RequestCancelled when `client_gone` returns true; the requests in flight are then cancelled and awaited.
@@ -446,7 +446,7 @@ class _FanOut:
             self._fail(response.error)
 
     def _look_for_client(self) -> None:
-        """Ask `client_gone` once in a period, also while answers arrive all the time."""
+        """Ask `client_gone` once in a period, even while answers keep arriving."""
         now = time.monotonic()
         if self._client_gone is None or now < self._next_look:
             return

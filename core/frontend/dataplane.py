@@ -38,8 +38,8 @@ def find_model(lookup: Lookup, model: str, version: str) -> tuple[ServedModel, i
 
 
 def is_served(engine: Engine, name: str) -> bool:
-    """Return whether a model of that name is known to serve, or to be about to. Does not wait for the engine's process:
-    False if that would have to be asked. Names that clients make up must not become labels of metrics.
+    """Return True if a model of that name is known to serve or to be about to. Never waits for the engine's process:
+    False if it would have to be asked. Names that clients make up must not become labels of metrics.
     """
     try:
         return engine.model_nowait(name) is not None
@@ -135,5 +135,5 @@ class ResponsePlan:
         self.empty_final = empty_final
 
     def form_of(self, name: str) -> tuple[bool, int]:
-        """Return if an output is to be binary, and how many classes of it are wanted."""
+        """Return whether an output is binary, and the number of classes wanted, 0 for no classification."""
         return (self.binary, 0) if self.outputs is None else self.outputs.get(name, _NOT_LISTED)

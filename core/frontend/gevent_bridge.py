@@ -47,10 +47,10 @@ Call = Callable[[], object]
 
 
 class Inbox:
-    """Calls for the thread of a hub, in the order in which they were put. Made there.
+    """Calls for the thread of a hub, in the order in which they were put. Create it on that thread.
 
-    Other threads wake the hub once for all calls that they put until it looks. A call that raises is logged, and those
-    after it are made.
+    Other threads wake the hub once for all calls that they put until it looks. An exception of a call is logged, and
+    the next calls are made.
     """
 
     __slots__ = ("_async", "_calls", "_is_closed", "_is_due", "_thread_id", "hub")
@@ -346,9 +346,9 @@ def _settle(future: Future[T], function: Callable[[], T]) -> None:
 
 
 class _ResponseMailbox(GreenletMailbox[InferenceResponse]):
-    """Gets the one response to `pending`, which is None after the wait.
+    """Receives the one response to `pending`, which is None after the wait.
 
-    The client watch sets `since`, the number of its look at which the wait began.
+    The client watch sets `since`, the number of its check at which the wait began.
     """
 
     __slots__ = ("_responses", "client_gone", "pending", "since")

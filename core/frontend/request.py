@@ -159,7 +159,7 @@ def client_trace(traceparent: str | None, tracestate: str | None) -> RequestTrac
 def end_trace(engine: Engine, number: int, names: EventNames, received: Span, sent: Span = NOT_NOTED) -> None:
     """Report that the request of trace `number` was answered. `sent` is NOT_NOTED if its client has gone.
 
-    Returns normally: the answer does not depend on it.
+    Never raises: the answer does not depend on it.
     """
     events = _events(names.received, received), _events(names.sent, sent)
     guarded(partial(engine.trace_answered, number, *events), "telling the engine of an answer")

@@ -1,7 +1,7 @@
 """The v2 protocol as a WSGI application: a Flask application, and a fast path around it.
 
-Infer and generate requests and the server's own probes take the short way: `__call__` knows their path and calls the
-view itself. All other requests go through Flask (core/http/flask_app.py), which the first of them imports. Both ways
+Infer and generate requests and the server's own probes take the fast path: `__call__` knows their path and calls the
+view itself. All other requests go through Flask (core/http/flask_app.py), which the first of them imports. Both paths
 end in `V2Application.answer`.
 Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and 2.
 """
@@ -127,7 +127,7 @@ class V2Application(HttpFrontEnd):
             ("method", "model", "route", "status"),
             registry=self.request_metrics,
         )
-        # Of `labels`, which takes longer than to count.
+        # Results of `labels`, which takes longer than counting.
         self._responses_of: dict[tuple[str, str, int], Counter] = {}
         probes = [(rule, route) for route in self.routes if route.group == HEALTH for rule in route.rules]
         self._probes = {rule: route for rule, route in probes if "<" not in rule}
@@ -143,9 +143,9 @@ class V2Application(HttpFrontEnd):
         return (_INFER_ROUTES[found[3]], {"model": found[1], "version": found[2] or ""}) if found else None
 
     def documented_routes(self) -> list[tuple[Route, Operation]]:
-        """The routes of the OpenAPI document, each with the rules of its paths, and what it says of them.
+        """The routes of the OpenAPI document, each with its description.
 
-        Those of the console are its own, and a route of any method at all is for what no other route has.
+        Excludes the console's routes and the catch-all route for any method.
         """
         described = [
             each for each in self.routes if not each.label.startswith("/console") and _ANY_METHOD not in each.methods
@@ -218,8 +218,8 @@ class V2Application(HttpFrontEnd):
         return reply
 
     def admit(self, environ: Environ) -> int | Reply:
-        """The most bytes that the body may have of a request whose head is in `environ`, or the reply to one that is
-        refused without its body. Our worker asks before it receives a long body."""
+        """The size limit for the body of the request whose head is in `environ`, or the reply that refuses it by its
+        head. Our worker asks before it receives a long body."""
         route = self.find_route(environ)
         if route is None:
             return self.refuse(errors.RouteNotFound(self.flask().hint(request_path(environ))), environ)
@@ -251,7 +251,7 @@ class V2Application(HttpFrontEnd):
         return int(text) if text and len(text) <= _OFFSET_DIGITS and text.isdecimal() else 0
 
     def end_traces(self, environ: Environ, sent: Span) -> None:
-        """Our worker has sent the response to a traced request, at these times; (0, 0) if its client has gone."""
+        """Record when our worker sent the response to a traced request; (0, 0) if its client has gone."""
         received = environ.get(RECEIVED_KEY, NOT_NOTED)
         for number in environ.pop(TRACES_KEY):
             end_trace(self.engine, number, HTTP, received, sent)
@@ -269,8 +269,8 @@ class V2Application(HttpFrontEnd):
         return found
 
     def named(self, arguments: dict[str, str]) -> dict[str, str]:
-        """The arguments of a route whose model's name has a percent sign. Percent-encoding is taken off it if only then
-        a model is named so."""
+        """The arguments of a route whose model name has a percent sign; the name is percent-decoded if only the decoded
+        one is that of a model."""
         name, decoded = arguments["model"], unquote(arguments["model"])
         return {**arguments, "model": decoded} if not self._knows(name) and self._knows(decoded) else arguments
 

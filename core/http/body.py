@@ -137,14 +137,14 @@ def too_large(size: str, limit: int, cure: str = _RAISE_LIMIT) -> BodyTooLarge:
 
 
 def body_too_large(size: str, limit: int) -> BodyTooLarge:
-    """As `too_large`, of a body that need not be JSON."""
+    """As `too_large`, for a body that need not be JSON."""
     return BodyTooLarge(
         f"the body of {size} bytes exceeds the maximum allowed input size of {limit} bytes. {_RAISE_LIMIT}"
     )
 
 
 def raw_too_large(size: int, limit: int) -> BodyTooLarge:
-    """As `too_large`, of a body that is one tensor."""
+    """As `too_large`, for a body that is one tensor."""
     return BodyTooLarge(
         f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} bytes. "
         f"{_RAISE_LIMIT}"
@@ -187,14 +187,14 @@ except ImportError:
 
 T = TypeVar("T")
 
-# A parser keeps up to ten times the largest document it has seen, so one that has seen a larger one is not kept.
+# A parser keeps up to ten times the largest document it has seen, so one that has seen a larger one is not reused.
 _LARGEST_KEPT = 8 << 20
 _MOST_KEPT = 4
 _parsers: list[Any] = []
 
 
 def parse(text: Buffer, read: Callable[[Any], T]) -> T:
-    """The result of `read` for the parsed document, of which nothing may be left in it: the parser is used again.
+    """The result of `read` for the parsed document. It must not refer to the document, because the parser is reused.
 
     Fresh memory for a new parser's tape would cost a quarter of the time. Raises ValueError or RuntimeError for text
     that is not JSON and for all text without simdjson, and what `read` raises.
@@ -273,13 +273,13 @@ WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": ("
 
 
 def flat_numbers(content: Any, kind: str) -> Array:
-    """All numbers of an array of simdjson as the wide type of their kind. Raises TypeError or ValueError for others."""
+    """All numbers of a simdjson array as the wide type of their kind. Raises TypeError or ValueError for others."""
     letter, dtype = WIDE[kind]
     return np.frombuffer(content.as_buffer(of_type=letter), dtype)
 
 
 def unique_keys(value: Any) -> list[str]:
-    """The keys of an object of simdjson, for subscripts: `items` would turn every number into a Python object.
+    """The keys of a simdjson object, for subscripts: `items` would turn every number into a Python object.
 
     Raises ValueError for keys with which the meaning would depend on the parser.
     """
@@ -308,7 +308,7 @@ _BLANK = re.compile(rb"\n[ \t\r]*\n").search
 
 
 def without_blank_lines(text: bytes) -> bytes:
-    """`text` without lines that have nothing but blanks, which people write between and after rows."""
+    """`text` without blank lines, which people write between and after rows."""
     if _BLANK(text) is None and not text[:1].isspace() and not text[-2:].isspace():
         return text
     return b"\n".join([line for line in text.split(b"\n") if line and not line.isspace()])

@@ -13,7 +13,7 @@ core/frontend/dataplane.py:
     encode_v2        the body of the v2 response; generate and core/http/payloads encode the other formats
     finish           the reply
 
-`infer` and `infer_body` take it for the v2 protocol.
+`infer` and `infer_body` take these steps for the v2 protocol.
 Source: docs/spec/http.md section 4 "Processing order".
 """
 
@@ -239,7 +239,7 @@ def run_many(
 
     Raises the first error.
     """
-    # They come to the engine one after the other, and the delay of each begins there: they have no arrival.
+    # They reach the engine one after the other, and the queue delay of each begins there: no arrival is set.
     responses = infer_many(front_end.engine, requests, environ.get(CLIENT_GONE_KEY))
     note_inference(environ, responses)
     note_traces(environ, responses)
@@ -247,7 +247,7 @@ def run_many(
 
 
 def _note_caller(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> None:
-    """Note when and from whom `request` came, if that matters to `model`, and its client's trace."""
+    """Note the arrival and the caller of `request`, if they matter to `model`, and its client's trace."""
     if model.spec.counts_arrival:
         request.arrived_ns = environ.get(ARRIVED_KEY, 0)
     if front_end.trace_gate.reads_context:
@@ -306,7 +306,7 @@ def add_load(front_end: HttpFrontEnd, environ: Environ, headers: Headers, model:
 
 
 def off_hub(front_end: HttpFrontEnd, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function`, which works on `size` bytes: on another thread if it would hold the hub up."""
+    """Call `function`, which works on `size` bytes: on another thread if it would delay the hub."""
     return function(*args, **kwargs) if size < _LARGE else front_end.bridge.run(function, *args, **kwargs)
 
 

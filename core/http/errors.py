@@ -48,7 +48,7 @@ def event(text: bytes) -> bytes:
     return b"data: %b\n\n" % text
 
 
-# A proxy that collects what it passes on would delay the events.
+# A buffering proxy would delay the events.
 UNBUFFERED: Final = ("X-Accel-Buffering", "no")
 HINT_HEADER: Final = "Trident-Hint"
 REQUEST_ID_HEADER = "Trident-Request-Id"
@@ -218,7 +218,7 @@ def header_value(text: str) -> str:
 
 def log_error(error: Exception, status: int, environ: Environ) -> None:
     """Log one line for a client's mistake or an overload, and a traceback for a fault in the server. The console keeps
-    a request that was refused. A probe of a model that nothing has asked for yet is neither.
+    refused requests. A probe of a model that was never requested counts as neither.
 
     The traceback of a 503 or 501 says nothing (a full queue is answered from a callback), and writing one for each
     request would add to an overload.

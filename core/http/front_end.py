@@ -58,10 +58,10 @@ class HttpOptions:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HttpFrontEnd:
-    """The engine, the bridge that waits for it, the options, and how a platform marks its bodies. `trace_gate` says
-    if requests may be traced.
+    """The engine, the bridge that waits for it, the options, and how a platform marks its bodies. `trace_gate` is open
+    while requests may be traced.
 
-    A subclass changes what its platform wants changed, by these and nothing else:
+    A subclass adapts to its platform through these hooks and nothing else:
 
     * `binary_mime`, `inference_header`: the marks of a body with binary tensors after its JSON.
     * `binary_header(environ)`: the length of the JSON part as the request gives it.
@@ -86,7 +86,7 @@ class HttpFrontEnd:
         self._header_key = "HTTP_" + self.inference_header.upper().replace("-", "_")
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
-        """Answer one request, as WSGI has it. Declared here, so that heirs have the layout of this class in C."""
+        """Answer one WSGI request. Declared here so that subclasses have this class's layout in C."""
         raise NotImplementedError
 
     def check_access(self, group: str, environ: Environ) -> None:

@@ -76,8 +76,8 @@ STATUS_LINES: Final[dict[int, str]] = {status.value: f"{status.value} {status.ph
 
 
 class ClosableParts(Protocol):
-    """A generator, or what is like one also before its first part: each part is sent at once, and `close` is called
-    after the last one, and when the client has gone before."""
+    """A generator or the like, which can be closed even before its first part. Each part is sent at once; `close` is
+    called after the last one, or when the client has gone."""
 
     def __iter__(self) -> Iterator[Buffer]: ...
 
@@ -119,7 +119,7 @@ def body_size(reply: Reply) -> int:
 
 
 def plain_parts(reply: Reply) -> list[bytes] | _PlainParts:
-    """The body as WSGI has it, as `bytes`; copies every other kind of buffer."""
+    """The body as `bytes`, as WSGI requires; copies every other kind of buffer."""
     body = reply.body
     return [_plain(part) for part in body] if isinstance(body, list) else _PlainParts(body)
 

@@ -1,8 +1,8 @@
 """Decodes the body of an infer request: JSON, with or without binary tensors after it.
 
-The checks are in Triton's order, and no memory is allocated from a size that the client only claims. Binary tensors are
-views of the body. Headers that clients repeat are remembered: one is parsed and checked in 12 µs, and found again in 3.
-Source: docs/spec/http.md sections 4 to 7.
+The checks are in Triton's order, and no memory is allocated for a size that the client merely states. Binary tensors
+are views of the body. Headers that clients repeat are remembered: one is parsed and checked in 12 µs, and found again
+in 3. Source: docs/spec/http.md sections 4 to 7.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _decode(
         listed = _read_outputs(outputs, request, regions)
         request.outputs = tuple(listed)
         plan = ResponsePlan(False, listed, frozenset(regions))
-    # To look at packed inputs one by one would cut them out.
+    # Looking at packed inputs one by one would unpack them.
     inputs = request.inputs
     if regions or (type(inputs) is not PackedInputs and any(type(tensor) is RegionInput for tensor in inputs)):
         request = RegionRequest.of(request, regions)
@@ -454,7 +454,7 @@ def known_text(response: InferenceResponse, plan: ResponsePlan) -> list[Buffer] 
 
 
 class ResponseText:
-    """The JSON around the numbers of the outputs, and the places of those in the content. Any thread."""
+    """The JSON around the numbers of the outputs, and the positions of the numbers in the content. Any thread."""
 
     __slots__ = ("_binary", "_numbers", "_segments")
 

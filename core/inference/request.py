@@ -45,7 +45,7 @@ _LONGEST_ID: Final = 128
 
 def check_correlation_id(correlation_id: int | str, prefix: str) -> None:
     """Raise Unsupported for a text that is too long, and InvalidRequest, whose text begins with `prefix`, for a number
-    that has not 64 bits."""
+    beyond 64 bits."""
     if isinstance(correlation_id, str):
         if len(correlation_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
             raise Unsupported(f"string correlation ID cannot be longer than {_LONGEST_ID} characters")

@@ -101,8 +101,8 @@ Outputs = list[OutputTensor] | PackedOutputs
 
 
 class Origin(Enum):
-    """Where the error of a response comes from. The error's class and code say nothing of that: a model may give its
-    error any code. The value represents it between processes."""
+    """The origin of a response's error. Class and code do not reveal it: a model may give its error any code. The value
+    crosses process boundaries."""
 
     REFUSED = "refused"
     """The request was not accepted."""

@@ -2,8 +2,8 @@
 
 What a load runs (a model's initialization, its warmup, its golden requests) may never end. So it runs on a thread of
 its own, and whoever waits for it can be released: by a limit, an unload, newer files, or the exit of the server. What
-runs in a process is killed then, and ONNX Runtime stops; anything else goes on behind, and is freed when it returns.
-Source: docs/spec/repository.md section 1.6.
+runs in a process is killed then, and ONNX Runtime stops; anything else continues in the background, and is freed when
+it returns. Source: docs/spec/repository.md section 1.6.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class LoadAttempt:
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Note that it succeeds: nothing ends it any more. Raises the error with which it was ended."""
+        """Mark the attempt as succeeded: nothing can end it now. Raises the error with which it was ended."""
         with self._changed:
             if self._because:
                 raise self._error()
@@ -127,7 +127,7 @@ class LoadAttempt:
             end(because)
 
     def end(self, because: str) -> bool:
-        """Let it fail now, or when it begins. Returns whether it does: it may have succeeded, or been ended before."""
+        """Make it fail now, or when it begins. Returns False if it has succeeded or been ended before."""
         with self._changed:
             if self._because or self._is_settled:
                 return False
@@ -155,7 +155,7 @@ class LoadSlots:
 
     @contextmanager
     def taken(self, model: str, attempt: LoadAttempt) -> Iterator[None]:
-        """The load of a version of `model`. Waits for a slot; an attempt that is ended needs none."""
+        """Context of the load of a version of `model`. Waits for a slot; an attempt that is ended needs none."""
         attempt.watch(self._look)
         with self._changed:
             self._changed.wait_for(lambda: self._free > 0 or attempt.is_ended)
@@ -179,7 +179,7 @@ class LoadSlots:
 
     @contextmanager
     def released(self, asker: str, asked: str) -> Iterator[None]:
-        """The change of the model `asked` for which `asker` waits; the slot of its load is free meanwhile.
+        """Context in which `asker` waits for a change of the model `asked`; the slot of its load is free meanwhile.
 
         Raises ModelLoadFailed if the change waits for the load of `asker`.
         """

@@ -55,7 +55,7 @@ ALL_MODELS = "*"
 _START_SECONDS = 30.0
 # Between two searches for idle models.
 _LOOK_S = 1.0
-# The bytes of files from which a model does not hold up smaller ones.
+# From this many bytes of files on, a model must not delay smaller ones.
 _LARGE = 64 << 20
 _FILE = "file:"
 _ONLY_WILDCARD = "Wildcard model name '*' must be the ONLY startup model if specified at all."
@@ -83,7 +83,7 @@ class Lifecycle:
         self._repositories = Repositories([])
         self._threads = LoadThreads(options.load_threads)
         self.progress = StartProgress()
-        # The repositories of now: the start opens them.
+        # The current repositories, opened at the start.
         self.loads = Loads(self.models, loader, lambda name: self._repositories.find(name))
         self._long_executions = LongExecutions(
             lambda: {*self.models.versions(), *self._unloads.leaving},
@@ -114,7 +114,7 @@ class Lifecycle:
         self._own_thread.start()
 
     def meets_readiness(self) -> bool:
-        """Return whether the models are as the rule of the options demands, once the start has ended."""
+        """Return True if the models meet the readiness rule of the options, once the start has ended."""
         rule, models = self._options.readiness, self.models.all()
         if rule is Readiness.STARTED:
             return True
@@ -288,7 +288,7 @@ class Lifecycle:
             self._fail_start(error.reason)
             return
         except Exception as error:  # a bug in a storage: without this the server would stay in its start forever
-            _log.exception("failed to look at the model repositories")
+            _log.exception("failed to read the model repositories")
             self._fail_start(f"Internal: {error}")
             return
         self.has_repositories = True

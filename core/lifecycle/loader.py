@@ -65,7 +65,7 @@ class ModelLoader:
         """LOADING -> READY, or UNAVAILABLE with the reason after as many retries as the options allow, or when its
         attempt is ended.
 
-        `find_steps` finds the versions that the steps of an ensemble run on. Waits for its turn: the options limit how
+        `find_steps` finds the versions that the steps of an ensemble run on. Waits for a slot: the options limit how
         many versions load at the same time.
         """
         with self.slots.taken(version.name, version.attempt):
@@ -251,7 +251,7 @@ class ModelLoader:
 
     @contextmanager
     def _taking(self, version: ModelVersion, need: Need, least: Need) -> Iterator[None]:
-        """Load `version` inside, if there is the memory that it needs, and note what it takes.
+        """Context for loading `version`: checks that there is enough memory, and notes how much it takes.
 
         Raises OutOfMemory.
         """

@@ -110,8 +110,8 @@ _REPORT_S = 1.0
 class Unloads:
     """Called on loader threads. `drain` and `wait` log every second what they wait for.
 
-    After `limit_s` seconds a version that leaves ends the processes of its model in which requests still are; None
-    waits for them without a limit.
+    After `limit_s` seconds a version that is being unloaded ends the processes of its model that still have requests;
+    None waits for them without a limit.
     """
 
     def __init__(self, limit_s: float | None = None) -> None:
@@ -137,7 +137,7 @@ class Unloads:
     def drain(self, serving: Iterable[ModelVersion], timeout_s: float) -> None:
         """Block until no version, serving or leaving, has requests in flight, at most `timeout_s` seconds.
 
-        A request may ask other models while it is executed, so none of them can leave before all are answered.
+        A request may ask other models while it is executed, so none of them can be unloaded before all are answered.
         """
         deadline = time.monotonic() + timeout_s
         versions = [*serving, *self.leaving]
@@ -191,7 +191,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class LoadReplaced(Exception):
-    """A load failed, and `located` are newer files of the model, which came meanwhile."""
+    """A load failed, and newer files of the model, `located`, arrived meanwhile."""
 
     def __init__(self, located: Located) -> None:
         super().__init__(located.key.name)
@@ -207,8 +207,8 @@ class Model:
 
     `versions` are those in the index, `serving` those that requests find; both are replaced, never changed. `problem`
     is why the last load ended before any version was built. `required`: the start has to load it. `is_awaited`: a load
-    of it runs or waits for its turn. `is_requested`: it was loaded for itself, not only as a step of an ensemble.
-    `location` is the repository that it was last loaded from, `origin` as in `ModelVersion`.
+    of it runs or is queued. `is_requested`: it was loaded for itself, not only as a step of an ensemble. `location` is
+    the repository that it was last loaded from, `origin` as in `ModelVersion`.
     """
 
     def __init__(
@@ -260,12 +260,12 @@ class Model:
         return any(ended)
 
     def stop_loading(self, because: str) -> None:
-        """Let each load fail, those that come later, too. Any thread."""
+        """Let the load in progress and all later ones fail. Any thread."""
         self._stopped_because = because
         self.end_load(because)
 
     def load_newer(self, located: Located) -> None:
-        """Let a load in progress begin anew with newer files, unless it still fetches its own. Any thread."""
+        """Restart a load in progress with newer files, unless it is still fetching its own. Any thread."""
         if self._failed_files != located.files and any(version.attempt.step for version in self.attempted):
             self._begin_anew(located, "its files have changed")
 
@@ -276,7 +276,7 @@ class Model:
     def _begin_anew(self, located: Located, because: str) -> None:
         self._newer = located
         if self.end_load(f"{because} while it was being loaded"):
-            _log.warning("beginning the load of '%s' anew: %s", self.key.name, because)
+            _log.warning("restarting the load of '%s': %s", self.key.name, because)
 
     @property
     def is_ready(self) -> bool:

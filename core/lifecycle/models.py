@@ -86,8 +86,8 @@ class Models:
             return [model for key, model in self._models.items() if key.name == name]
 
     def note_steps(self, key: ModelKey, steps: tuple[EnsembleStep, ...], home: str) -> None:
-        """The model is an ensemble of these steps, or without any of them none. Those of an ensemble that was unloaded
-        because of one of its steps stay: it serves again when it can. `home` is the namespace of its steps.
+        """Record the steps of an ensemble; without any, the model is not one. The steps of an ensemble that was
+        unloaded because of one of them stay: it serves again when it can. `home` is the namespace of its steps.
         """
         with self._lock:
             self._ensembles.pop(key, None)
@@ -113,7 +113,7 @@ class Models:
         return known[0] if len(known) == 1 and not step.namespace else None
 
     def _is_private(self, key: ModelKey) -> bool:
-        """Return whether it came with an ensemble, outside the repositories: no client and no other ensemble knows
+        """Return True if it came with an ensemble, outside the repositories: no client and no other ensemble can use
         it."""
         return bool(key.namespace) and not self._namespacing
 
@@ -164,8 +164,8 @@ class Models:
     def hold(self, name: str, version: int) -> int:
         """Hold the version that `find` finds. Returns the number under which `find` finds it until `release`.
 
-        No client can name such a number: it is below -1. It is used again after the release, as front ends remember
-        what they have written for each number.
+        No client can name such a number: it is below -1. The number is reused after the release, because front ends
+        remember what they have written for each number.
         """
         found = self.find(name, version)
         while True:
@@ -383,7 +383,7 @@ class Loads:
         self._loader = loader
         self.slots = loader.slots
         self._find_model = find_model
-        # Models that ensembles brought, by their location, the ensembles' home.
+        # Models that came with ensembles, by their location, the ensembles' home.
         self._beside: dict[str, Source] = {}
         self.counts = LoadCounts()
 
@@ -431,7 +431,7 @@ class Loads:
         self._reload_dependents(model, cause, above)
 
     def _load_steps(self, steps: Sequence[EnsembleStep], cause: LoadCause, above: tuple[ModelKey, ...]) -> None:
-        """Load the models of the steps: those of a request that waits beside each other."""
+        """Load the models of the steps: in parallel if a request for inference waits."""
         if cause is not LoadCause.DEMAND:
             for step in steps:
                 self._load_step(step, cause, above)

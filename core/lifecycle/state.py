@@ -45,7 +45,7 @@ TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
 
 
 class VersionState:
-    """The state of one version, with the reason while it is unavailable. The log has every move.
+    """The state of one version, with the reason while it is unavailable. Every move is logged.
 
     `origin` is as in `ModelVersion`.
     """

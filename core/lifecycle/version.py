@@ -109,14 +109,14 @@ class ModelVersion:
 
     Any thread may call `submit`, `hold` and `release`; only loader threads call the other methods. `configure` sets
     `config` and `spec` before the version is ready. `reload_failure` is why a newer version did not replace it.
-    `restriction` is what it does otherwise than its configuration says, and why. `gone` is set when it is unloaded and
-    its memory is free. `ran_out_of_memory`: its load failed for lack of memory. `hint` is the cure of its failed load,
-    if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a model whose name is only a hash,
-    otherwise empty. `steps` are the versions that the steps of an ensemble run on, or with which it failed. `content`
-    are the files that it was loaded from. `attempt` is its load, or the latest change of its instances. `reservations`
-    are those of its instances on the resources that executions hold. `memory` are the bytes that it holds on the
-    devices of which the server keeps a ledger; None if it runs on none of them. `unloaded_because` is the reason that
-    the index shows at the end.
+    `restriction` says how it deviates from its configuration, and why. `gone` is set when it is unloaded and its memory
+    is free. `ran_out_of_memory`: its load failed for lack of memory. `hint` is the cure of its failed load, if there is
+    one. `origin` is what log lines add to its name: ` from FOLDER` for a model whose name is only a hash, otherwise
+    empty. `steps` are the versions that the steps of an ensemble run on, or with which it failed. `content` are the
+    files that it was loaded from. `attempt` is its load, or the latest change of its instances. `reservations` are
+    those of its instances on the resources that executions hold. `memory` are the bytes that it holds on the devices of
+    which the server keeps a ledger; None if it runs on none of them. `unloaded_because` is the reason that the index
+    shows at the end.
     """
 
     config: ModelConfig
@@ -152,7 +152,7 @@ class ModelVersion:
         self._payload_log: PayloadLog | None = None
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
-        # Its answers from the memory of this process, if it has some.
+        # Looks its answers up in the memory of this process; None without a cache there.
         self._answers: Callable[[InferenceRequest, int | None], InferenceResponse | None] | None = None
         self._model: BackendModel | None = None
         self._instances: list[BackendInstance] = []
@@ -179,8 +179,7 @@ class ModelVersion:
         return model.trouble if model is not None else ""
 
     def answers_ready(self) -> bool:
-        """Return whether it is ready and its model, asked, says so too. Blocks while the model thinks; logs its
-        reason."""
+        """Return True if it is ready and its model confirms that. Blocks until the model answers; logs its reason."""
         model = self._model
         if not self.is_ready or model is None:
             return self.is_ready
@@ -272,7 +271,7 @@ class ModelVersion:
         self.state.move(ModelState.UNAVAILABLE, error.reason)
 
     def make_instance(self, placement: Placement) -> BackendInstance:
-        """Another instance on the weights of this version. `change_instances` lets it serve."""
+        """Make another instance on the weights of this version. `change_instances` puts it into service."""
         model = self._model
         assert model is not None
         self.attempt.begin(f"the start of instance '{placement.name}'")
@@ -302,7 +301,7 @@ class ModelVersion:
                 run_when_idle(device, partial(model.shrink, device))
 
     def measure(self, latencies: LatencyOptions) -> None:
-        """Keep the distributions of durations that are switched on, from now on."""
+        """Record the enabled distributions of durations from now on."""
         chosen = replace(latencies, histograms=SWITCHES.histograms)
         is_any = chosen.histograms or chosen.summaries or chosen.steps
         self.statistics.measure(LatencyMeters(chosen, histogram_buckets(self.config)) if is_any else None)
@@ -402,7 +401,7 @@ class ModelVersion:
         guarded(partial(self.statistics.record_refusal, pending, reason, text), COUNTING)
 
     def _pass_on(self, pending: PendingRequest, refusal: ServerError) -> None:
-        """Submit `pending` to the version that took this one's place; without one, answer it with `refusal`."""
+        """Submit `pending` to the version that replaced this one; without one, answer it with `refusal`."""
         request = pending.request
         successor = self
         try:
@@ -521,15 +520,15 @@ class ModelVersion:
         self._abort(_OVERDUE.format(limit_s), overdue, for_good=False)
 
     def end_given_up(self, because: str, *, for_good: bool) -> None:
-        """End the executions, here and in its steps, in which are only requests that the server has given up, where
-        that is possible; see EndableInstance."""
+        """End the executions, here and in its steps, that hold only requests the server has given up, where that is
+        possible; see EndableInstance."""
         self._abort(because, self.statistics.given_up(), for_good=for_good)
         for step in self.steps:
             step.end_given_up(because, for_good=for_good)
 
     def abandon(self) -> None:
-        """Let `finish_unload` wait for nothing more: queued requests are answered that the server is stopping, and so
-        are those that run in processes of their own, which are ended."""
+        """Let `finish_unload` wait for nothing more: queued requests are told that the server is stopping, and so are
+        those that run in processes of their own, which are ended."""
         with self._released:
             self._is_abandoned = True
             self._released.notify_all()
@@ -540,7 +539,7 @@ class ModelVersion:
 
 
 class PausedInstances:
-    """Instances that get no work while another one can execute: their processes are started again. Any thread but an
+    """Instances whose processes are being restarted: they get no work while another one can execute. Any thread but an
     instance's."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -549,7 +548,7 @@ class PausedInstances:
         self._paused: list[BackendInstance] = []
 
     def change(self, instance: BackendInstance, serves: bool) -> None:
-        """`instance` serves again, or does not serve. Blocks until it has finished what it executes."""
+        """Note that `instance` serves again, or does not. Blocks until it has finished what it executes."""
         with self._lock:
             try:
                 if not serves:
@@ -567,7 +566,7 @@ class PausedInstances:
     def remove(
         self, leaving: Sequence[BackendInstance], staying: Sequence[BackendInstance]
     ) -> Sequence[Callable[[], object]]:
-        """Take `leaving` away for good, before one is waited for: none of them gets another sequence. Returns what
+        """Remove all of `leaving` before waiting for any: none of them gets another sequence. Returns what
         `Scheduler.remove` does.
 
         If all of `staying` are paused, the first one gets work again, because a scheduler keeps an instance.

@@ -42,7 +42,7 @@ class SchedulingContext:
 
     `window` is how much of a request's responses may be sent before its client has taken them. `reservations` are those
     of the instances on the resources that their executions hold. `on_poisoned` is called on the thread that executed,
-    with an instance that can execute nothing again. `initial_states` are the values with which a sequence begins, by
+    with an instance that can never execute again. `initial_states` are the values with which a sequence begins, by
     input. `steps` are those of an ensemble, each with the version that runs it; `max_in_flight` limits the requests of
     each, 0 for no limit. With `preserves_order` the responses of a decoupled step are passed on in their order. For
     tests, nothing is executed until `delay_until` requests are queued for the first time, and `backlog_delay_until` in

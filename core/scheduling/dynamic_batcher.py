@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("trident.scheduling")
 
 LOOK_EVERY_NS: Final = 10_000_000
-"""A queue is looked through for expired requests at most once in this time, so they are answered so much later."""
+"""The interval between searches of a queue for expired requests, which are answered at most that much later."""
 
 # Makes a wrapper that executes instead of the instance.
 Through = Callable[[BackendInstance], BackendInstance]
@@ -64,8 +64,8 @@ class DynamicBatcher:
     Each request gets its response on the thread that executed it or on that of `close`, or, from an instance that
     answers later, its responses on the threads that send them. `submit` holds a lock for some microseconds. A batch
     whose instance must wait for resources stays in the queue until then, and grows.
-    `through` makes what executes in place of an instance. `again` submits or refuses a request that its model wants to
-    execute again.
+    `through` makes the object that executes in place of an instance. `again` submits or refuses a request that its
+    model wants to execute again.
     """
 
     def __init__(
@@ -261,12 +261,12 @@ class DynamicBatcher:
     def _perform_next(self, instance: ModelInstance) -> bool:
         """Block until there is work, and do it. False if the thread must end.
 
-        Nothing refers to the requests when it returns: an idle thread must not keep those of its last work alive.
+        No reference to the requests remains: an idle thread must not keep those of its last work alive.
         """
         while True:
             with self._lock:
                 work = self._next_work(instance)
-            # Whatever has woken the thread: it may have rested with a time limit, because it held before.
+            # Whatever has woken the thread: it may have slept with a time limit, because it was DELAYING.
             if instance.call is not None:
                 call, instance.call = instance.call, None
                 call()

@@ -45,7 +45,7 @@ class InstancePool:
         self.idle.append(instance)
 
     def hold(self, instance: ModelInstance, wait: Wait) -> None:
-        """RUNNING -> DELAYING. A thread that holds already becomes idle, because the later decision counts."""
+        """RUNNING -> DELAYING. The thread that is DELAYING already becomes IDLE, because the later decision counts."""
         if self.delaying is not None:
             self._relieve(self.delaying)
         instance.move(DELAYING)
@@ -113,16 +113,16 @@ class InstancePool:
 
     @property
     def borrowable(self) -> ModelInstance | None:
-        """The thread that waits with the requests that are queued, or that went idle last."""
+        """The DELAYING thread, or else the one that went idle last."""
         return self.delaying or (self.idle[-1] if self.idle else None)
 
     def borrow(self, instance: ModelInstance) -> None:
-        """IDLE or DELAYING -> BORROWED. The time limit of a thread that held may still wake it once, in vain."""
+        """IDLE or DELAYING -> BORROWED. The time limit of a DELAYING thread may still wake it once, in vain."""
         self._withdraw(instance)
         instance.move(BORROWED)
 
     def take_back(self, instance: ModelInstance) -> None:
-        """BORROWED -> IDLE, or on its way to end if it was removed or the pool closed."""
+        """BORROWED -> IDLE, or to its end if it was removed or the pool closed."""
         if instance.is_removed:
             self._end_idle(instance)
         elif self.closed:
@@ -145,7 +145,7 @@ class InstancePool:
             self._end_idle(instance)
 
     def end(self, instance: ModelInstance) -> None:
-        """RUNNING -> ENDED, unless it was told so already."""
+        """RUNNING -> ENDED, unless it is ENDED already."""
         if instance.state is RUNNING:
             instance.move(ENDED)
 
@@ -188,7 +188,7 @@ class InstancePool:
         instance.token.release()
 
     def _withdraw(self, instance: ModelInstance) -> None:
-        """Take an IDLE or DELAYING thread out of those that can be woken."""
+        """Remove an IDLE or DELAYING thread from those that can be woken."""
         if instance is self.delaying:
             self.delaying = None
         else:

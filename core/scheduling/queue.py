@@ -77,7 +77,7 @@ def stopping(pending: PendingRequest, model: str, because: str = "") -> ServerSt
     return ServerStopping(f"{pending.request.log_prefix}{reason}", model=model)
 
 
-# From so many priority levels on, those without requests are forgotten before another one is made.
+# From this number of priority levels on, those without requests are dropped before another one is made.
 _MANY_CANCELLED: Final = 64
 _priority: Final = attrgetter("priority")
 
@@ -110,7 +110,7 @@ class RequestQueue:
         batching = batching or BatchingSpec(preferred_batch_sizes=())
         self._batching = batching
         self._by_priority: dict[int, _Level] = {}
-        # Those that have had requests, by priority. There may be 2**64 others.
+        # The levels that have had requests, by priority. There may be 2**64 others.
         self._levels: list[_Level] = []
         self._prunes_at = _MANY_CANCELLED
         self._single = self._level(1) if batching.priority_levels <= 1 else None
@@ -316,7 +316,7 @@ class InFlight:
 
 
 AFTER_FAILURE_S: Final = 1.0
-"""The pause of a thread that found nothing to do but met an exception, which it may meet again at once."""
+"""The pause of a thread after an exception that may recur at once."""
 
 
 class TimeoutThread:

@@ -42,8 +42,8 @@ class Scheduler(Protocol):
         ...
 
     def remove(self, instance: BackendInstance) -> Callable[[], None]:
-        """Give `instance` no more work, except for sequences that it has. Returns what blocks until it has finished:
-        call it once, on any thread but the instance's own.
+        """Give `instance` no more work, except for sequences that it has. Returns a function that blocks until it has
+        finished: call it once, on any thread but the instance's own.
 
         Raises ValueError for an unknown instance and for the last one, and RuntimeError on the instance's own thread;
         then nothing has changed. Only called for models that have instances.
@@ -51,7 +51,7 @@ class Scheduler(Protocol):
         ...
 
     def forget(self, instance: BackendInstance) -> None:
-        """Expect nothing of what `instance` remembers: its process was lost. Its requests end by themselves.
+        """Drop the state that `instance` remembered: its process was lost. Its requests end by themselves.
 
         Does nothing for requests that do not depend on each other.
         """
@@ -103,7 +103,7 @@ def make_scheduler(context: SchedulingContext, instances: Sequence[BackendInstan
 
 
 def make_probe(context: SchedulingContext, instance: BackendInstance) -> BackendInstance:
-    """Return what executes requests on `instance` that no client sent, while no scheduler has it."""
+    """Return an instance that executes the server's own requests on `instance` while no scheduler has it."""
     if context.steps or context.spec.sequence is None:
         return instance
     from trident.core.scheduling.sequence_tensors import SequenceProbe

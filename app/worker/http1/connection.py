@@ -413,7 +413,7 @@ class Http1Connection(Connection):
             self._web_socket.leave()
 
     def time_out(self) -> None:
-        """Its stage took too long: end the connection, with 408 if a request was being received; or see whether the
+        """End a connection whose stage took too long, with 408 if a request was being received; or check that the
         client of a WebSocket is still there."""
         if self.stage is Stage.STREAM and self._web_socket is not None:
             self._web_socket.look()

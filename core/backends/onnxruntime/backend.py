@@ -343,8 +343,8 @@ _MOST_ROWS = 64
 def _tried(config: ModelConfig, file: Path, session: Any, signature: ModelSignature) -> ModelSignature:
     """`signature` with what a trial shows of batches of the requests that `config` allows.
 
-    Tensors that are not divided by rows say nothing. A library of operators may not bear made-up inputs, and execution
-    providers such as TensorRT compile for each shape.
+    Tensors that are not divided by rows say nothing. A library of operators may not tolerate made-up inputs, and
+    execution providers such as TensorRT compile for each shape.
     """
     is_ragged = any(entry.allow_ragged_batch for entry in config.input)
     if is_ragged or config.batch_input or config.batch_output or config.model_operations.op_library_filename:

@@ -64,8 +64,8 @@ _OUT_OF_MEMORY = re.compile(
     # Kernels that ask for memory themselves.
     r"|[Ff]ailed to allocate (?:output (?:sparse )?tensor|pinned host memory|workspace for|external initializer buffer)"
     r"|std::bad_alloc"
-    # The libraries' status numbers: their texts change between releases. Who cannot make a handle of cuBLAS (1) or
-    # cuDNN (1001) lacks memory, too, as Triton's adapter for SageMaker has it.
+    # The libraries' status numbers: their texts change between releases. Failing to make a handle of cuBLAS (1) or
+    # cuDNN (1001) means lack of memory, too, as in Triton's adapter for SageMaker.
     r"|(?:CUDA (?:error|failure) 2:"
     r"|CUBLAS (?:error|failure) [13]:"
     r"|CUDNN (?:error|failure) (?:1001|400[34]):"
@@ -74,7 +74,7 @@ _OUT_OF_MEMORY = re.compile(
     r"|\w+ (?:error|failure) \d+: \w*_ALLOC(?:ATION)?_FAILED)[^;]* ; GPU=-?\d"
 )
 
-# After one of these errors every call in the process's CUDA context fails: also that which asks for the current GPU,
+# After one of these errors every call in the process's CUDA context fails: even the one that asks for the current GPU,
 # which is -1 then. cuDNN and cuBLAS report them as a failed execution.
 _POISONED = re.compile(
     rf"(?:CUDA (?:error|failure) (?:{'|'.join(map(str, sorted(POISON)))}):"
@@ -427,7 +427,7 @@ def made_up(argument: Any, shape: Sequence[int] | None = None, number: int = 0) 
 
 
 def ender(options: Any) -> Callable[[], None]:
-    """Return a call that makes runs with `options` fail from now on, one in progress after its present operator."""
+    """Return a function that makes runs with `options` fail from now on, one in progress after its present operator."""
     return partial(setattr, options, "terminate", True)
 
 
@@ -443,7 +443,7 @@ def run_options(settings: SessionSettings) -> Any:
 
 
 class _OneRunAtATime(onnxruntime.InferenceSession):  # type: ignore[misc]
-    """A session of a provider that does not bear runs of several sessions at the same time."""
+    """A session of a provider that cannot run several sessions at the same time."""
 
     def run(self, *arguments: Any) -> Any:
         with _one_run:
