@@ -166,7 +166,7 @@ def repositories_around(*, links: bool = True) -> Iterator[Callable[[str], str]]
 
 
 def is_served_directly(path: Path) -> bool:
-    """Return whether `path` is a model, or looks like one, and not a repository. It reads names only.
+    """Return True if `path` is a model, or looks like one, and not a repository. It reads names only.
 
     Unreadable paths are left to the repository, which reports the reason.
     """

@@ -123,7 +123,7 @@ class Deadlines:
     def _look(self) -> None:
         now = int(time.monotonic() / TICK_S)
         while self._order and (self._order[0] <= now or not self._ticks[self._order[0]]):
-            # It stays findable meanwhile: one that expires may remove another.
+            # The tick stays in the table meanwhile: an object that expires may remove another.
             together = self._ticks[self._order[0]]
             while together:
                 expiring = next(iter(together))

@@ -192,7 +192,7 @@ def grpc_ports(
     application = GrpcApplication(engine, options, bridge, gevent.spawn, allocate)
     if show is not None:
         show(application.request_metrics)
-    # gRPC's rules for pings; without the permission one may come in two hours while there is no call.
+    # gRPC's rules for pings; without the permission, one ping in two hours is allowed while there is no call.
     defaults = Http2Limits()
     interval_s = settings.grpc_http2_min_recv_ping_interval_without_data / 1000
     permitted = settings.grpc_keepalive_permit_without_calls

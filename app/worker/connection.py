@@ -209,8 +209,8 @@ class Connection:
                 continue
 
     def receive_body(self, body: RequestBody) -> int:
-        """As `receive`, into the room of `body`, which may leave shared memory during the wait. Returns the number of
-        bytes. Raises MemoryError."""
+        """As `receive`, into the free part of `body`, which may be moved out of shared memory during the wait. Returns
+        the number of bytes. Raises MemoryError."""
         while True:
             self._readable.wait()
             try:
@@ -297,7 +297,7 @@ class Connection:
         try:
             self._copy_shared()
         except MemoryError:
-            log.warning("out of memory: %s reads or sends slowly and keeps its shared memory", self._peer)
+            log.warning("out of memory: slow connection of %s stays in shared memory", self._peer)
 
     def _copy_shared(self) -> None:
         if self._unsent is not None:

@@ -55,9 +55,9 @@ class BoundTensor(NamedTuple):
 
 # Takes output names, a feed and run options, and returns the outputs in the order of the names.
 Run = Callable[[list[str], Mapping[str, Array], Any], Sequence[Array]]
-# The same on tensors on the GPU: takes also the inputs that are not in the feed, the places for outputs, and the size
-# of the batch. An output is written to its place if it is known before the run that it fits there, and then its shape
-# is returned; otherwise it is an array.
+# The same on tensors on the GPU: it also takes the inputs that are not in the feed, the memory for outputs, and the
+# size of the batch. An output that is known before the run to fit is written there, and its shape is returned;
+# otherwise it is an array.
 RunBound = Callable[
     [list[str], Mapping[str, Array], Any, Mapping[str, BoundTensor], Mapping[str, DevicePlace], int],
     Sequence[Array | Shape],
@@ -260,7 +260,7 @@ def may_bind(spec: ModelSpec, config: ModelConfig) -> bool:
         spec.sequence is None
         and not config.batch_input
         and not config.batch_output
-        # Answers that are kept need their content.
+        # Cached answers need their content.
         and not config.response_cache.enable
         and not any(i.allow_ragged_batch or i.optional or i.is_shape_tensor for i in spec.inputs.values())
         and not any(tensor.datatype is BYTES or tensor.model_dims is not None for tensor in tensors)

@@ -407,10 +407,10 @@ def idle_seconds(config: ModelConfig) -> float | None:
 
 
 def residence_problems(config: ModelConfig) -> list[Problem]:
-    problems = switch_problems(config, PINNED, "a model that is true is never let go for the memory of others")
+    problems = switch_problems(config, PINNED, "with true the model is never unloaded to free memory for others")
     if IDLE_SECS in config.parameters and idle_seconds(config) is None:
         text = f"{IDLE_SECS} must be seconds from 0, got '{parameter(config, IDLE_SECS)}' for {config.name}"
-        problems.append(Problem(f"parameters[{IDLE_SECS}]", text, "0 lets it stay however long it rests"))
+        problems.append(Problem(f"parameters[{IDLE_SECS}]", text, "0 keeps it loaded however long it is idle"))
     return problems
 
 

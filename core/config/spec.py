@@ -95,7 +95,7 @@ class BucketSpec:
     outputs: tuple[str, ...] = ()
 
     def rows(self, items: int) -> int:
-        """The rows of a batch with so many items, which must not be more than the largest size."""
+        """The rows of a padded batch with that many items, at most the largest size."""
         sizes = self.batch_sizes
         return sizes[bisect_left(sizes, items)] if sizes else items
 

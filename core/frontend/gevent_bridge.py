@@ -40,7 +40,7 @@ T = TypeVar("T")
 # --- calls from other threads to a hub
 
 
-# One iteration of the loop does for a request: its submission, its answer, the greenlet that goes on, and the sending.
+# So many rounds take a request through one iteration: submission, answer, resumed greenlet, and sending.
 _ROUNDS: Final = 4
 
 Call = Callable[[], object]

@@ -138,7 +138,7 @@ _NS = 1_000_000
 PROBE_KEY: Final = "trident.probe"
 """Set for a health probe or a scrape of metrics: such requests are many and all alike."""
 RECEIVED_KEY: Final = "trident.received_ns"
-"""When our worker began to receive the request, and when it had it; only while requests may be traced."""
+"""When our worker began and finished receiving the request; only while requests may be traced."""
 TRACES_KEY: Final = "trident.traces"
 """The numbers of the traces of the requests that the body had."""
 

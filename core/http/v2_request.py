@@ -245,7 +245,7 @@ def _input_hint(item: Any, spec: ModelSpec) -> str:
 def _source_parameters(item: Any) -> dict[str, Any]:
     """The parameters of an input, whose data is in the JSON, after it, or in shared memory.
 
-    Raises InvalidRequest unless it is in one of these places.
+    Raises InvalidRequest unless it is in exactly one of these.
     """
     if type(item) is not dict:
         raise InvalidRequest(_ONE_SOURCE + "no field is set")
@@ -421,7 +421,7 @@ Decoded = tuple[InferenceRequest, ResponsePlan]
 
 
 # Decoded binary requests, each a copy without tensors, which are views of a body whose memory must become free; the
-# places of the tensors, and the plan of the response. By the model and the whole header. Any thread.
+# positions of the tensors, and the plan of the response. By the model and the whole header. Any thread.
 _known_headers: Final[AdaptiveMemo[tuple[InferenceRequest, TensorLayout, ResponsePlan]]] = AdaptiveMemo()
 
 

@@ -45,8 +45,8 @@ class CancelCause(Enum):
     """It waited longer in a queue than the queue policy of its model, or its `timeout`, allows."""
 
     SERVER = "server"
-    """The server asked and needs no answer any more: the load that tried a model was ended, or the process of the model
-    that asked."""
+    """The server itself asked and no longer needs the answer: the load that tried a model was ended, or the process of
+    the model that asked."""
 
     @property
     def number(self) -> int:
@@ -375,13 +375,13 @@ class ResponseWindow:
     def put(self, response: InferenceResponse) -> None:
         try:
             size = _size(response)
-        except TypeError:  # its strings are something else: whoever encodes them says so
+        except TypeError:  # elements are not bytes: the encoder reports it
             size = 0
         self._sizes.append(size)
         self._nbytes += size
 
     def take(self, count: int) -> None:
-        """Note that the oldest `count` responses were taken; more than there are is the same as all."""
+        """Note that the oldest `count` responses, or all if there are fewer, were taken."""
         sizes = self._sizes
         for _ in range(min(count, len(sizes))):
             self._nbytes -= sizes.popleft()

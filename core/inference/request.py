@@ -175,7 +175,7 @@ class InferenceTimes(NamedTuple):
 
 
 def asks_for_times(request: InferenceRequest) -> bool:
-    """Return whether the client wants the times as parameters. Any other value than true belongs to the model."""
+    """Return True if the client wants the times as parameters. Any value other than true belongs to the model."""
     return request.parameters is not None and request.parameters.get(ASKS) is True
 
 

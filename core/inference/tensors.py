@@ -73,7 +73,7 @@ DATATYPES: Final[tuple[Datatype, ...]] = (
     _row("BF16", "TYPE_BF16", 14, 2, "uint16", ("tensor(bfloat16)", 16)),
 )
 BY_NAME: Final[dict[str, Datatype]] = {row.name: row for row in DATATYPES}
-# The name of every other datatype in errors.
+# Stands for any unknown datatype in error texts.
 INVALID_DATATYPE: Final = "<invalid>"
 BY_CONFIG_NUMBER: Final[dict[int, Datatype]] = {row.config_number: row for row in DATATYPES}
 BY_ONNX_NAME: Final[dict[str, Datatype]] = {row.onnx_name: row for row in DATATYPES}

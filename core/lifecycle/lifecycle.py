@@ -51,9 +51,9 @@ _log = logging.getLogger("trident.lifecycle")
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 NOT_FOUND = "model not found in any model repository"
 ALL_MODELS = "*"
-# More than an empty repository takes to be read.
+# Longer than reading an empty repository takes.
 _START_SECONDS = 30.0
-# Between two searches for idle models.
+# Seconds between two searches for idle models.
 _LOOK_S = 1.0
 # From this many bytes of files on, a model must not delay smaller ones.
 _LARGE = 64 << 20
@@ -313,14 +313,14 @@ class Lifecycle:
         polls = self._options.control_mode == "poll" and self._options.poll_secs > 0
         while not self._threads.wait_idle(self._until_poll_s() if polls else None):
             if not self._exiting.is_set():
-                self._look(poller.poll_loads)  # one may wait for a corrected file for ever
+                self._look(poller.poll_loads)  # a load may wait for a corrected file indefinitely
         self.progress.end()
         if self._options.control_mode == "poll" and self._options.poll_secs > 0:
             while not self._exiting.wait(self._until_poll_s()):
                 self._look(self.poll)
         elif self.demand is not None:
             for registration in self.demand.all():
-                if registration.origin:  # the last engine had it
+                if registration.origin:  # loaded in the last engine
                     self.demand.await_load(registration, lambda: None)
             next_poll = time.monotonic() + self._options.poll_secs
             while not self._exiting.wait(_LOOK_S):
@@ -445,7 +445,7 @@ class LoadThreads:
         threading.Thread(target=self._run, args=(is_large,), name="trident-load", daemon=True).start()
 
     def wait_idle(self, timeout_s: float | None = None) -> bool:
-        """Return whether all submitted work was done within `timeout_s` seconds. Blocks."""
+        """Block until all submitted work is done. Returns False after `timeout_s` seconds."""
         with self._lock:
             return self._idle.wait_for(lambda: not sum(self._running.values()), timeout_s)
 

@@ -135,7 +135,7 @@ class Unloads:
             return list(self._leaving.values())
 
     def drain(self, serving: Iterable[ModelVersion], timeout_s: float) -> None:
-        """Block until no version, serving or leaving, has requests in flight, at most `timeout_s` seconds.
+        """Block until no version, serving or being unloaded, has requests in flight, at most `timeout_s` seconds.
 
         A request may ask other models while it is executed, so none of them can be unloaded before all are answered.
         """
@@ -150,8 +150,8 @@ class Unloads:
                 version.drain(max(0.0, until - time.monotonic()))
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether all leaving versions are gone within `timeout_s` seconds. Then the others abandon their
-        requests."""
+        """Return True if all versions that are being unloaded are gone within `timeout_s` seconds. After that the
+        others abandon their requests."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             leaving = dict(self._leaving)
@@ -238,7 +238,7 @@ class Model:
         self._publish = publish
         self._find = find
         self._find_steps = find_steps
-        # Given to the last load, for `reload`.
+        # The arguments of the last load, for `reload`.
         self._loaded: tuple[Located, str | None] | None = None
         self._operation = threading.Lock()
         # Held only while `serving` changes: the exit of the server must not wait for a load.
@@ -247,7 +247,7 @@ class Model:
         # The versions that a load in progress changes, and the files for which it was ended.
         self.attempted: Sequence[ModelVersion] = ()
         self._newer: Located | None = None
-        # Why no load succeeds any more; "" if one may.
+        # Why every load fails from now on; "" if loads may succeed.
         self._stopped_because = ""
 
     @property
@@ -255,7 +255,7 @@ class Model:
         return self._operation.locked()
 
     def end_load(self, because: str) -> bool:
-        """Let a load in progress fail now. Returns whether there was one. Any thread."""
+        """Make a load in progress fail now. Returns True if there was one. Any thread."""
         ended = [version.attempt.end(because) for version in self.attempted]
         return any(ended)
 
@@ -320,7 +320,7 @@ class Model:
         return self._content is not None and self._content.files == files
 
     def is_worth_a_try(self, files: Sequence[SourceFile], poll: int) -> bool:
-        """Return whether poll number `poll` should load `files`: always if they have not failed, else less and less
+        """Return True if poll number `poll` should load `files`: always if they have not failed, else less and less
         often.
 
         The cause of a failure may pass (memory, a storage), but retries must not fill the log.

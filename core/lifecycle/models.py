@@ -277,7 +277,7 @@ def ambiguous(keys: Sequence[ModelKey]) -> InvalidRequest:
 
 
 def failed_to_load(model: Model) -> ModelNotReady:
-    """Triton says that it is not found or has no available versions, and has the reason only in its log."""
+    """The error for a failed load, with the reason; Triton has the reason only in its log."""
     reason = model.problem or _reasons(model)
     cure = model.hint or "correct it and load it again"
     return ModelNotReady(
@@ -420,7 +420,7 @@ class Loads:
                     steps = self._loader.reader.steps(located, override)
                     self._models.note_steps(model.key, steps, home or model.key.namespace)
                     if steps:
-                        # Until it serves, a step that is replaced leaves it to this load to notice.
+                        # Until it serves, this load notices a step that is replaced, not the step's own load.
                         model.is_awaited = True
                         self._load_steps(steps, cause, (*above, model.key))
                     model.load(located, cause.value, override, again=again)
@@ -502,7 +502,7 @@ class Loads:
             return None
 
     def _is_stale(self, ensemble: Model) -> bool:
-        """Return whether an ensemble neither runs on the versions that its steps mean now nor has failed with them."""
+        """Return True if an ensemble neither runs on the versions that its steps mean now nor has failed with them."""
         wanted = self._wanted(ensemble)
         if wanted is None:
             return False

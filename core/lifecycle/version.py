@@ -498,7 +498,7 @@ class ModelVersion:
             return
         while not scheduler.drain(limit_s):
             because = f"Model '{self.name}' is unloaded, and did not end its executions within {limit_s:g} s"
-            _log.error("%s; %d requests are ended", because, self.in_flight, extra={"model": self.name})
+            _log.error("%s; ending %d requests", because, self.in_flight, extra={"model": self.name})
             scheduler.close(timeout_s=0, because=because)
             self._abort(_OVERDUE.format(limit_s))
             for step in self.steps:

@@ -61,7 +61,7 @@ def scan_repository(path: Path) -> list[ModelDirectory]:
 
 
 def is_passed_over(name: str) -> bool:
-    """Return whether a directory of this name belongs to another program, such as git or the file system.
+    """Return True if a directory of this name belongs to another program, such as git or the file system.
 
     Triton takes it for a model. A model of such a name is loaded only if it is named, never as one of all models.
     """

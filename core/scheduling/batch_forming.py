@@ -180,7 +180,7 @@ def form_batch(candidates: Sequence[PendingRequest], limits: BatchLimits, now_ns
 
 
 def may_end(wait: Wait, pending: PendingRequest, items: int) -> bool:
-    """Return whether the decision can change, now that `pending` arrived and `items` are queued."""
+    """Return True if the decision can change, now that `pending` arrived and `items` are queued."""
     return (
         items >= wait.grow_to
         or pending.batch_key != wait.key

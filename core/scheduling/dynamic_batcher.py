@@ -154,7 +154,7 @@ class DynamicBatcher:
     def submit(self, pending: PendingRequest) -> None:
         """Queue `pending`. Raises QueueFull or ServerStopping, and then `on_response` is never called.
 
-        A request that is alone is executed here, if nothing is in its way.
+        A request that is alone is executed here, if nothing prevents it.
         """
         now_ns = self._clock()
         if not pending.enqueue_ns:  # it may have waited elsewhere before
@@ -299,7 +299,7 @@ class DynamicBatcher:
                 reservation.withdraw()
             pool.end(instance)
             if self._queue.size and pool.delaying is None:
-                pool.wake_idle()  # for what it was woken for, or held
+                pool.wake_idle()  # for the requests that it was woken for or was delaying
             return None
         may_run = None if reservation is None else reservation.request
         decision = take_work(self._queue, pool.limits, self._clock(), may_run=may_run)

@@ -103,7 +103,7 @@ class InlineExecution:
         self._clock = clock
 
     def is_possible(self) -> bool:
-        """Return whether the submitting thread may execute on an instance now. Under the lock."""
+        """Return True if the submitting thread may execute on an instance now. Under the lock."""
         pool = self._pool
         # `pool.borrowable` without its call, because each request asks.
         instance = pool.delaying or (pool.idle[-1] if pool.idle else None)

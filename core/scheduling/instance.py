@@ -150,7 +150,7 @@ class ModelInstance:
         """Answer the rejected requests, then execute the batch. `inline`: not on the instance's own thread.
 
         The caller holds the reservation, if there is one, which ends with the execution: requests that are answered
-        later hold nothing. Returns normally, and has answered each request or, if it is answered later, opened it.
+        later hold nothing. Never raises: each request has been answered or, if it is answered later, opened.
         """
         for rejection in work.rejections:
             reject(rejection, self._context, self._respond_unexecuted)
@@ -182,9 +182,9 @@ class ModelInstance:
     def execute(self, requests: Sequence[PendingRequest], reason: CloseReason = NO_WAIT) -> None:
         """Execute a batch, which was closed for `reason`, and answer each request that is not answered later.
 
-        Returns normally. A batch that fails as a whole is executed again in halves, down to the requests that fail
-        alone. If the backend instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is
-        called, once.
+        Never raises. A batch that fails as a whole is executed again in halves, down to the requests that fail alone.
+        If the backend instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is called,
+        once.
         """
         if self.open_requests is None:
             self._execute(requests, reason)
@@ -298,7 +298,7 @@ class ModelInstance:
         execution.items = execution.items or sum(batch_sizes)
 
     def _count(self, execution: Execution, successful: Sequence[PendingRequest], reason: CloseReason) -> None:
-        """Count an execution, its batch and its successful requests. Returns normally."""
+        """Count an execution, its batch and its successful requests. Never raises."""
         try:
             self._statistics.record_batch(
                 successful,

@@ -62,7 +62,7 @@ class Rejection(NamedTuple):
 
 
 def reject(rejection: Rejection, context: SchedulingContext, respond: Respond | None = None) -> None:
-    """Count the rejection and answer its request, on the calling thread. Returns normally."""
+    """Count the rejection and answer its request, on the calling thread. Never raises."""
     pending, error, origin = rejection
     guarded(
         lambda: context.statistics.record_failure(pending, rejection.reason, context.clock(), error.message), COUNTING
@@ -147,7 +147,7 @@ class RequestQueue:
         return level
 
     def is_last(self, pending: PendingRequest) -> bool:
-        """Return whether `pending`, the request pushed last, would run last of all queued requests."""
+        """Return True if `pending`, the request pushed last, would run last of all queued requests."""
         for level in reversed(self._levels):
             if level.delayed:
                 return False

@@ -102,10 +102,10 @@ class Http1Connection(Connection):
         self._received_ns = 0
         self._web_socket: WebSocket | None = None
         self.received = 0
-        # Of the body that is being received, for others need its memory.
+        # The refusal of the body that is being received, because others need its memory.
         self._refusal: BadHttp | None = None
-        # The response to the request that the application has. When the client was seen to have ended its sending side,
-        # in seconds of the coarse clock, and whether it was asked since then if it still reads.
+        # The response to the request that the application is answering; when the client was seen to have ended its
+        # sending side, in seconds of the coarse clock; and True if it has been probed since then.
         self._response: Response | None = None
         self._half_closed_since = NEVER
         self._is_asked = False

@@ -78,7 +78,7 @@ _log = logging.getLogger("trident.backends")
 
 _INSPECTION = Placement("inspection", DeviceKind.CPU)
 _FAILURES = Failures(FAILURES, failure_of, is_poison)
-# An inspection looks at few sizes once.
+# An inspection runs few sizes, each once: a search for fast algorithms would not pay.
 _NO_SEARCH = {"cudnn_conv_algo_search": "DEFAULT"}
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
