@@ -147,7 +147,7 @@ class BackendModel(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Reason why it cannot serve at the moment, such as an instance whose process died; "" if it can.
+        """The reason why it cannot serve at the moment, such as an instance whose process died; "" if it can.
 
         Any thread; does not block.
         """

@@ -57,8 +57,9 @@ class CallMark:
     """Decorator that marks a method of the protocol. All of its parameters and its result need annotations.
 
     `blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it changes no
-    model. `hold`: None if it has nothing to do with holds. `changes_log_or_traces`: it does. `loads`: where models are
-    loaded on demand, it loads the one that its first argument names, and its answer comes after that.
+    model. `hold`: None if it has nothing to do with holds. `changes_log_or_traces`: the method changes the log or the
+    trace settings. `loads`: where models are loaded on demand, it loads the one that its first argument names, and its
+    answer comes after that.
     """
 
     blocks: bool = False
@@ -237,8 +238,8 @@ class Engine(Protocol):
         """Hold a version for requests that belong together: until `release_version` it answers them, even if it is
         unloaded or replaced meanwhile.
 
-        Returns the number that such a request has as its `model_version`. Raises the lookup errors of `model`. A
-        front end that goes away releases all that it holds.
+        Returns the number that such a request has as its `model_version`. Raises the lookup errors of `model`. A front
+        end that disconnects releases all that it holds.
         """
         ...
 

@@ -90,7 +90,7 @@ class HttpError(ServerError):
     status = 400
 
 
-# Hints to those who look for a page at a path that has none.
+# Hints for paths without a page.
 NO_CONSOLE: Final = "for a page in the browser start the server with --console=true: it is then at /console"
 DOCUMENTED: Final = "GET /v2/docs/openapi.json describes the routes"
 
@@ -142,7 +142,7 @@ def status_of(error: Exception) -> int:
 
 
 def message_of(error: Exception, hints: ErrorHints = ErrorHints.FIELD) -> str:
-    """The text for the client. It says nothing about an unexpected error: the log has the details."""
+    """The text for the client. It hides the details of an unexpected error, which are in the log."""
     if isinstance(error, ServerError):
         return error.client_text(hints)
     return _refusal(error)[1] or UNEXPECTED

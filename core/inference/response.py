@@ -27,7 +27,7 @@ from trident.core.inference.tensors import (
     wire_bytes,
 )
 
-# The parameters of an ensemble's response outside of sequences; their JSON is written once.
+# The parameters of an ensemble's response outside of sequences, recognised by identity: their JSON is written once.
 NO_SEQUENCE: Final[dict[str, Parameter]] = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 # Placeholder for an output that makes its array later, or never.
 NO_ARRAY: Final[Array] = np.empty(0, np.uint8)

@@ -46,7 +46,7 @@ class LoadAttempt:
         self._enders: list[Callable[[str], object]] = []
 
     def run(self, work: Callable[[], None], limit_s: float = 0) -> ServerError | None:
-        """Do `work` on another thread, and wait for it, or for the end. Returns why it failed.
+        """Run `work` on another thread, and wait until it returns or the attempt is ended. Returns why it failed.
 
         A step that takes `limit_s` seconds ends it, 0 for no limit.
         """

@@ -3,7 +3,7 @@
     none       all models are loaded at start
     poll       the same, and changes in the repositories are followed every few seconds
     explicit   only the named models are loaded at start; load and unload requests do the rest
-    demand     the same, and whatever a request needs is loaded then: core/lifecycle/demand.py
+    demand     the same, and a request loads the model that it needs: core/lifecycle/demand.py
 
 Source: docs/spec/repository.md sections 1.3 to 1.7, docs/spec/server-options.md section 5.
 """

@@ -446,7 +446,7 @@ class Model:
             self._publish()
 
     def note_failure(self, error: ServerError) -> None:
-        """Record why it cannot be loaded, before anything was built."""
+        """Record why it cannot be loaded; no version was built."""
         self._failed(error, "")
 
     def drop_unloaded(self) -> None:
@@ -461,7 +461,7 @@ class Model:
         self.required = self.required or required
 
     def _forget_failure(self) -> None:
-        """The serving versions are those of the repository again, so earlier failures no longer matter."""
+        """Forget earlier failures: the serving versions are those of the repository again."""
         self.problem = ""
         for version in self.versions.values():
             version.reload_failure = ""

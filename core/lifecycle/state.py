@@ -144,7 +144,7 @@ class LoadCause(Enum):
 
 
 class LoadResult(Enum):
-    """OUT_OF_MEMORY is apart from FAILURE: a platform then makes room and asks again."""
+    """OUT_OF_MEMORY is separate from FAILURE: a platform then frees memory and loads again."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -152,7 +152,7 @@ class LoadResult(Enum):
 
 
 class LoadCounts:
-    """Any thread. A load is one of a model, with all of its versions."""
+    """Counts loads of models, each with all of its versions. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

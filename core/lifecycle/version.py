@@ -174,7 +174,7 @@ class ModelVersion:
 
     @property
     def trouble(self) -> str:
-        """Why it cannot serve at the moment although it is ready; "" if it can."""
+        """The reason why it cannot serve at the moment although it is ready; "" if it can."""
         model = self._model  # read once: the unload sets it to None
         return model.trouble if model is not None else ""
 

@@ -125,7 +125,7 @@ UNREADABLE = "unreadable:"
 """The beginning of the tag of a local file or folder that this user may not read."""
 
 
-# A link may lead to a whole file system, and every poll lists all files.
+# A link may point to a whole file system, and every poll lists all files.
 MOST_FILES = 100_000
 DEEPEST = 100
 

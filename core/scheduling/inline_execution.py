@@ -63,8 +63,7 @@ class ShortExecutions:
         self.lasting = False
 
     def expected(self, batch: Sequence[PendingRequest]) -> bool:
-        """Return whether executing `batch` will be short: the last 16 were, and one of them had at least half its
-        input."""
+        """Return True if executing `batch` will be short: the last 16 were, and one had at least half its input."""
         return self.lasting and _size(batch) <= 2 * self._largest
 
     def note(self, batch: Sequence[PendingRequest], duration_ns: int, inline: bool) -> None:

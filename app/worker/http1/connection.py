@@ -569,13 +569,13 @@ ResponseHeads = Memo[tuple[object, ...], ResponseHead]
 
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
-# How long a stream may keep the hub to itself.
+# How long a stream may occupy the hub.
 _TURN_NS: Final = 5_000_000
 _BODY_KEYS: Final = (BODY_KEY, "wsgi.input")
 
 
 class Transport(Protocol):
-    """The connection, as a response sees it."""
+    """The part of a connection that a response uses."""
 
     def is_closing(self) -> bool:
         """True if this response is the last one because the server stops. Called when the head is sent."""
