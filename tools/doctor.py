@@ -501,7 +501,12 @@ def _each_ms(duration: Mapping[str, int]) -> str:
 
 # Counters of what was lost, the line's name, what it is, and the cure.
 _LOSSES = (
-    ("trident_log_lines_dropped_total", "log", "lines of the log", "free space on its disk; see that its reader runs"),
+    (
+        "trident_log_lines_dropped_total",
+        "log",
+        "lines of the answering processes' log",
+        "free space on its disk; see that its reader runs",
+    ),
     ("trident_trace_lost_total", "traces", "traces", "free space on their disk, correct the collector, or trace less"),
     (
         "trident_payload_log_lost_total",

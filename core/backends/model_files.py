@@ -114,10 +114,10 @@ def origin_of(path: Path) -> str | None:
                 names = {PurePath(name).name for name in archive.namelist()}
         except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
             return None
-        if "archive_format" in names:
-            return TORCH_EXPORT
         if "constants.pkl" in names:  # of the code: every archive has them, and nothing that `torch.save` writes does
             return TORCH_SCRIPT
+        if "archive_format" in names:
+            return TORCH_EXPORT
         return TORCH_SAVE if "data.pkl" in names else None
     for pattern, text in _ORIGINS:
         if match := pattern.match(start):

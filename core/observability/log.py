@@ -441,7 +441,7 @@ def _set(options: LogOptions) -> None:
         if options.format == "json":
             sink.setFormatter(JsonFormatter())
         else:
-            has_colour = options.colour and isinstance(sink, _StreamSink) and sink.stream.isatty()
+            has_colour = options.colour and isinstance(sink, _StreamSink) and sink.is_terminal
             sink.setFormatter(
                 TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape, colour=has_colour)
             )
@@ -540,6 +540,7 @@ class _StreamSink(_Sink):
     def move_to(self, stream: TextIO) -> None:
         """Write to `stream` from now on. When nothing waits to be written, as right after a fork."""
         self.stream = stream
+        self.is_terminal = stream.isatty()
         self.encoding = stream.encoding or "utf-8"
 
 
@@ -555,6 +556,7 @@ class _FileSink(_Sink):
         self._path = path
         self.is_asked = False
         self._is_torn = False
+        self._descriptor = -1
         try:
             self._descriptor = _open(path)
         except OSError as error:

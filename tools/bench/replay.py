@@ -151,7 +151,8 @@ def _body(request: dict[str, Any], parameters: dict[str, Any]) -> tuple[bytes, i
     if request.get("outputs"):
         wanted = {"binary_data": True}
         document["outputs"] = [{"name": each["name"], "parameters": wanted} for each in request["outputs"]]
-    return v2_body(document, [_tensor(each) for each in request["inputs"]])
+    body, size = v2_body(document, [_tensor(each) for each in request["inputs"]])
+    return body, size or len(body)
 
 
 def _tensor(entry: dict[str, Any]) -> GoldenTensor:

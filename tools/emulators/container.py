@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -92,8 +92,8 @@ class Container:
     def serving(self, client: ContainerClient, within_s: float, report: BreachReport) -> Iterator[None]:
         """Stop the program at the end of the context, as `stop` does; after an exception, kill it."""
         try:
-            yield
-            client.close()  # first, because a container that was told to end need not answer new requests
+            with closing(client):  # first, because a container that was told to end need not answer new requests
+                yield
             self.stop(within_s, report)
         finally:
             self.kill()

@@ -434,8 +434,10 @@ def may_be_request_lines(content_type: str, body: Buffer) -> bool:
     known = known_format(content_type)
     if known is JSONLINES:
         return _OBJECT.match(body) is not None
+    if known not in (None, JSON):
+        return False
     end = _first_line(body)[1]
-    if known not in (None, JSON) or end < 0:
+    if end < 0:
         return False
     # Within one document no line that ends with a closing bracket precedes one that begins with an opening bracket.
     before = bytes(body[max(0, end - _LONGEST_BLANK) : end]).rstrip()

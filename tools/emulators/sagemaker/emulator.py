@@ -131,6 +131,7 @@ class Emulator(PlatformEmulator[EmulatorOptions]):
         container, client = start(port), ContainerClient(port, self._limits)
         with container.serving(client, self._limits.stop_s, self.report):
             if not PingProbes(container, client, self._limits, self.report).wait_until_ready(stopped.is_set):
+                container.kill()
                 return False
             self._say("the container is ready; the job runs")
             return TransformJob(options, client, self.report, self._say).run(stopped.is_set)

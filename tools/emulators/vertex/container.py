@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
@@ -145,19 +146,17 @@ class RunningContainer:
         self._is_ready: Future[bool] = Future()
 
         def run() -> None:
+            direct = nullcontext() if self.endpoint.direct is None else closing(self.endpoint.direct)
             try:
                 container = Container(command, environment)
-            except OSError as error:
+                probes = HealthProbes(container, client, deployment.health_path, limits, report, say)
+                self._has_traffic = lambda: probes.has_traffic
+                with container.serving(client, limits.stop_s, report), direct:
+                    self._is_ready.set_result(probes.wait_until_ready(self._stopped.is_set))
+                    if self._is_ready.result():
+                        probes.watch(self._stopped)
+            except OSError as error:  # of the start
                 self._is_ready.set_exception(ConfigInvalid(f"the container does not start: {error}"))
-                return
-            probes = HealthProbes(container, client, deployment.health_path, limits, report, say)
-            self._has_traffic = lambda: probes.has_traffic
-            with container.serving(client, limits.stop_s, report):
-                self._is_ready.set_result(probes.wait_until_ready(self._stopped.is_set))
-                if self._is_ready.result():
-                    probes.watch(self._stopped)
-                if self.endpoint.direct is not None:
-                    self.endpoint.direct.close()
 
         self._thread = threading.Thread(target=run, name="container")
         self._thread.start()

@@ -13,7 +13,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import InvalidRequest, ServerError, Unsupported
-from trident.core.frontend.admin import FRESH_S, LoadReports, changed_settings, model_statistics_json
+from trident.core.frontend.admin import (
+    FRESH_S,
+    LoadReports,
+    changed_settings,
+    model_statistics_json,
+    wanted_changes,
+)
 from trident.core.inference.request import CloseReason
 from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from trident.core.observability.log import LogLevels, change_log
@@ -53,6 +59,25 @@ def _any(name: str, value: object) -> Any:
     if value == "wrong":
         raise InvalidRequest(f"not {name}")
     return value
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"trace_levl": ["OFF"]}, "unknown trace setting 'trace_levl', did you mean 'trace_level'?"),
+        ({"url": "http://elsewhere"}, "'url' can not be updated through network protocol"),
+        # Longer texts than Python makes integers of.
+        (
+            {"trace_count": "9" * 5000},
+            f"Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: {'9' * 5000}",
+        ),
+    ],
+    ids=["misspelt", "url", "long"],
+)
+def test_wrong_trace_settings_are_refused(wanted: dict[str, Any], message: str) -> None:
+    with pytest.raises(ServerError) as error:
+        wanted_changes(wanted, dict, _any, _any, "")
+    assert error.value.message == message
 
 
 def test_the_named_settings_change_until_one_is_invalid() -> None:

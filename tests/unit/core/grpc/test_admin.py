@@ -16,6 +16,7 @@ from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import ModelLoadFailed
 from trident.core.frontend.admin import model_statistics_json
 from trident.core.grpc.admin import statistics_message
+from trident.core.grpc.application import methods
 from trident.core.grpc.front_end import GrpcOptions
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.statistics import (
@@ -31,6 +32,25 @@ CHECK = "/grpc.health.v1.Health/Check"
 
 
 INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 12, 13, 14
+
+
+def test_every_method_belongs_to_the_group_that_restrictions_name() -> None:
+    groups: dict[str, set[str]] = {}
+    for method in methods(reflection=False):
+        groups.setdefault(method.group, set()).add(method.name)
+    assert groups == {
+        "inference": {"ModelInfer", "ModelStreamInfer"},
+        "health": {"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"},
+        "metadata": {"ServerMetadata", "ModelMetadata"},
+        "model-config": {"ModelConfig"},
+        "statistics": {"ModelStatistics"},
+        "model-repository": {"RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"},
+        "shared-memory": {
+            f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")
+        },
+        "trace": {"TraceSetting"},
+        "logging": {"LogSettings"},
+    }
 
 
 def called(engine: FakeEngine, method: str, request: Any) -> ClientStream:

@@ -183,6 +183,14 @@ def test_arrival_time_is_read_only_for_models_with_a_queue_delay(waits: bool, ar
     assert [request.arrived_ns for request in client.seen] == [arrived_ns]
 
 
+def test_a_header_length_longer_than_any_integer_is_refused() -> None:
+    length = "9" * 5000
+    reply = InferClient().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": length})
+    expected = f"value is out of range [ -2147483648, 2147483647 ], got: {length}"
+    assert reply.status_code == 400
+    assert orjson.loads(reply.data) == {"error": f"Unable to parse Inference-Header-Content-Length, {expected}"}
+
+
 def test_matching_headers_become_parameters_under_the_name_received() -> None:
     client = InferClient(HttpOptions(header_forward_pattern="^x-team"))
     spelled = [("X-Team-Name", "a"), ("Other", "b")]
