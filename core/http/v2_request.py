@@ -2,7 +2,8 @@
 
 The checks are in Triton's order, and no memory is allocated for a size that the client merely states. Binary tensors
 are views of the body. Headers that clients repeat are remembered: one is parsed and checked in 12 µs, and found again
-in 3. Source: docs/spec/http.md sections 4 to 7.
+in 3.
+Source: docs/spec/http.md sections 4 to 7.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 What a load runs (a model's initialization, its warmup, its golden requests) may never end. So it runs on a thread of
 its own, and whoever waits for it can be released: by a limit, an unload, newer files, or the exit of the server. What
 runs in a process is killed then, and ONNX Runtime stops; anything else continues in the background, and is freed when
-it returns. Source: docs/spec/repository.md section 1.6.
+it returns.
+Source: docs/spec/repository.md section 1.6.
 """
 
 from __future__ import annotations
