@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from trident.core.frontend.dataplane import one_response
 from trident.core.http.application import V2Application
 from trident.core.http.body import choose, parse_json
 from trident.core.http.dataplane import infer_body, off_hub, read_body
+from trident.core.http.errors import REQUEST_ID_KEY
 from trident.core.http.generate import answer_events, answer_object, stream_events
 from trident.core.http.payloads.inference import (
     JSON,
@@ -189,7 +191,8 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
         raise BINARY.missing_size()
     others = _GENERATION if model.spec.decoupled else _CHAT
     if not is_v2 and kind is PayloadKind.AUTO and others.isdisjoint(model.spec.inputs):
-        answer = text_answer(application, environ, model, body)
+        read_instances = partial(_without_reserved, endpoint, environ, model.spec)
+        answer = text_answer(application, environ, model, body, version, read_instances)
         if answer is not None:
             endpoint.limits.check_response(body_size(answer))
             return answer
@@ -232,6 +235,32 @@ def _named_target(application: V2Application, kind: PayloadKind, content_type: s
     if not off_hub(application, len(body) // _SEARCHES_BY, names_model, body) or document_form(body) is DocumentForm.V2:
         return DEFAULT_TARGET
     return off_hub(application, len(body), read_target, body)
+
+
+def _without_reserved(
+    endpoint: VertexEndpoint, environ: Environ, spec: ModelSpec, document: dict[str, Any]
+) -> dict[str, Any]:
+    """A document with texts as instances, without the keys of these and without the target, whose model is found.
+
+    Raises InvalidRequest.
+    """
+    found = dict(document)
+    parameters = document.get("parameters")
+    if type(parameters) is dict:
+        found["parameters"] = rest = dict(parameters)
+        target = take_target(rest)
+        if target.outputs or target.stream:
+            name = "outputs" if target.outputs else "stream"
+            raise InvalidRequest(
+                f"'parameters.{name}' is not supported by instances that are texts", hint="leave it out"
+            )
+        environ[REQUEST_ID_KEY] = target.id
+    keys = endpoint.key_fields - spec.inputs.keys()
+    found["instances"] = [
+        {name: value for name, value in each.items() if name not in keys} if type(each) is dict else each
+        for each in document["instances"]
+    ]
+    return found
 
 
 def _body_format(

@@ -36,7 +36,7 @@ from trident.core.http.errors import (
 )
 from trident.core.http.front_end import HttpFrontEnd, InferenceNote
 from trident.core.http.reply import Environ, Reply, json_reply
-from trident.core.http.text_routes import flag, openai_error_object, read_object, served_models
+from trident.core.http.text_routes import address, flag, openai_error_object, read_object, served_models
 from trident.core.http.tool_calls import CallForm, Calls, Tools, tools_of, with_allowed_tools
 from trident.core.inference.request import InferenceRequest, InputTensor, Parameter
 from trident.core.inference.response import InferenceResponse
@@ -337,6 +337,7 @@ def completed(
     accounts = [Account(text_output(model.spec), logprobs, tools) for _ in range(n * len(prompts))]
     requests = [request_of(model.spec, prompt, with_seed(body, at)) for prompt in prompts for at in range(n)]
     for request in requests:
+        address(environ, request)
         complete(front_end, environ, request)
     head = {"id": f"{form.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
     if flag(body, "stream", False):

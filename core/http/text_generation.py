@@ -45,8 +45,17 @@ from trident.core.http.dataplane import add_load, complete, off_hub
 from trident.core.http.errors import DOCUMENTED, NO_CONSOLE, RouteNotFound, error_document, event, log_error
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
-from trident.core.http.text_routes import flag, hugging_face, pipeline_at_the_root, read_object, served_models
-from trident.core.inference.request import InferenceRequest
+from trident.core.http.text_routes import (
+    VERSION_KEY,
+    ReadInstances,
+    address,
+    flag,
+    hugging_face,
+    pipeline_at_the_root,
+    read_object,
+    served_models,
+)
+from trident.core.inference.request import LATEST, InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
 
@@ -137,18 +146,26 @@ def generate_stream(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     return _stream(front_end, environ, model_that_generates(front_end, body.get("model")), body)
 
 
-def text_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
+def text_answer(
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    model: ServedModel,
+    body: Buffer,
+    version: int = LATEST,
+    read_instances: ReadInstances | None = None,
+) -> Reply | None:
     """The answer to what containers for texts take on a platform's one route; None for another body, such as tensors.
 
-    Raises ServerError.
+    `version` is the one that the client asked for. Raises ServerError.
     """
     spec = model.spec
     if not len(body):
         return None
+    environ[VERSION_KEY] = version
     if spec.decoupled:
-        return _invocation(front_end, environ, model, body)
+        return _invocation(front_end, environ, model, _object(front_end, body), read_instances)
     if spec.backend == TEXT_BACKEND:
-        return hugging_face(front_end, environ, model, body)
+        return hugging_face(front_end, environ, model, body, read_instances)
     # A model that answers once takes chats, too; its other bodies are formats of tensors.
     if not generates(spec) or len(body) >= _LONGEST_CHAT or b'"messages"' not in bytes(body):
         return None
@@ -165,13 +182,18 @@ def _object(front_end: HttpFrontEnd, body: Buffer) -> dict[str, Any]:
     return asked if isinstance(asked, dict) else {}
 
 
-def _invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
+def _invocation(
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    model: ServedModel,
+    asked: dict[str, Any],
+    read_instances: ReadInstances | None,
+) -> Reply | None:
     """The answer to what containers for generation take on a platform's one route; None for another body.
 
     That is OpenAI's `{"messages": …}` or `{"prompt": …}`, `{"inputs": "…", "parameters": {…}}` of text-generation-
     inference, or a list of texts and of these as `instances`. Raises ServerError.
     """
-    asked = _object(front_end, body)
     if "text_inputs" in asked:
         raise InvalidRequest("'text_inputs' is not supported by models that generate", hint="send 'inputs'")
     given = asked.get("inputs")
@@ -183,7 +205,8 @@ def _invocation(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, b
         return json_reply(answers if isinstance(given, list) else answers[0])
     instances = asked.get("instances") if any(name in model.spec.outputs for name in TEXT_OUTPUTS) else None
     if isinstance(instances, list) and instances and all(_prompt_of(each) is not None for each in instances):
-        answers = _generated(front_end, environ, model, instances, asked.get("parameters"))
+        asked = read_instances(asked) if read_instances is not None else asked
+        answers = _generated(front_end, environ, model, asked["instances"], asked.get("parameters"))
         texts_of = [[each if "details" in each else each["generated_text"] for each in found] for found in answers]
         return json_reply({"predictions": [each[0] if len(each) == 1 else each for each in texts_of]})
     form = next((form for member, form in (("messages", CHAT), ("prompt", COMPLETION)) if member in asked), None)
@@ -343,6 +366,7 @@ def _asked(
         request_of(model.spec, prompt, with_seed(options, at)) for at in range(choices_of_each(count, range(prompts)))
     ]
     for request in requests:
+        address(environ, request)
         complete(front_end, environ, request)
     seed = options.get("seed")
     return _Prompt(
@@ -375,7 +399,7 @@ def at_the_root(front_end: HttpFrontEnd, environ: Environ) -> Reply:
         able = [each for each in ready if generates(each.spec)]
         model = model_that_generates(front_end, None) if able and len(able) == len(ready) else None
     if model is not None and generates(model.spec):
-        answer = _invocation(front_end, environ, model, orjson.dumps(body))
+        answer = _invocation(front_end, environ, model, body, None)
         if answer is not None:
             return answer
         raise InvalidRequest("'inputs' must be a text or a list of texts")

@@ -31,11 +31,18 @@ from trident.core.errors import InvalidRequest, ServerError, Unsupported
 from trident.core.frontend.dataplane import one_response
 from trident.core.http.body import too_large
 from trident.core.http.dataplane import off_hub, read_body, run, run_many
-from trident.core.http.errors import HttpError, RouteNotFound, error_document, extra_headers, log_error
+from trident.core.http.errors import (
+    REQUEST_ID_KEY,
+    HttpError,
+    RouteNotFound,
+    error_document,
+    extra_headers,
+    log_error,
+)
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import TEXT as TEXT_PLAIN
 from trident.core.http.reply import Environ, Reply, header_of, json_reply, text_reply
-from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.request import LATEST, InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import BYTES, Array, Buffer, bytes_array
 from trident.core.lifecycle.state import REGISTERED
@@ -83,6 +90,10 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Members without effect on an answer, and the values that are taken."""
 COUNTS = ("batch_size", "num_workers")
 """How many texts a pipeline takes at once."""
+VERSION_KEY = "trident.text_version"
+"""The environ's key of the version that a platform's request asks for."""
+ReadInstances = Callable[[dict[str, Any]], dict[str, Any]]
+"""Takes the members that a platform reserves out of a document with `instances`. Raises InvalidRequest."""
 # A text for each row, or several; bytes are token ids.
 Texts = Sequence[str | bytes] | Sequence[list[str]]
 # An error's `type` in OpenAI's form, by its status; all others are `server_error`.
@@ -362,37 +373,55 @@ def not_here(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 # --- the form of Hugging Face's containers
 
 
-def hugging_face(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
+def hugging_face(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, read_instances: ReadInstances | None
+) -> Reply | None:
     """The answer to `{"inputs": …, "parameters": …}`, or to lines of that, in the form of transformers' pipelines.
 
     Plain text is a text in each line. None for a body of another form. Raises ServerError.
     """
     if str(environ.get("CONTENT_TYPE") or "").partition(";")[0].strip().lower() == TEXT_PLAIN:
-        try:
-            lines = bytes(body).decode().removesuffix("\n").split("\n")
-        except UnicodeDecodeError as error:
-            raise InvalidRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
-        return _line_replies(front_end, environ, model, [{"inputs": line.removesuffix("\r")} for line in lines])
-    try:
-        documents = [orjson.loads(line) for line in bytes(body).splitlines() if line.strip()]
-        is_lines = len(documents) > 1
-    except ValueError:
-        try:
-            documents, is_lines = [orjson.loads(body)], False
-        except ValueError:
-            return None
-    if len(documents) == 1 and isinstance(documents[0], dict) and "text_inputs" in documents[0]:
-        return _embedded_texts(front_end, environ, model, documents[0])
-    instances = documents[0].get("instances") if len(documents) == 1 and isinstance(documents[0], dict) else None
-    if isinstance(instances, list) and instances and all(_is_of_pipeline(each) for each in instances):  # on Vertex AI
-        shared = documents[0].get("parameters")
-        answers = [_pipeline_answer(front_end, environ, model, {"parameters": shared, **each}) for each in instances]
-        return json_reply({"predictions": answers})
-    if not documents or not all(_is_of_pipeline(document) for document in documents):
+        return _line_replies(front_end, environ, model, off_hub(front_end, len(body), _plain_lines, body))
+    documents, is_lines = off_hub(front_end, len(body), _documents, body)
+    if not documents:
+        return None
+    if not is_lines and isinstance(documents[0], dict):
+        document = documents[0]
+        if "text_inputs" in document:
+            return _embedded_texts(front_end, environ, model, document)
+        instances = document.get("instances")
+        if isinstance(instances, list) and instances and all(_is_of_pipeline(each) for each in instances):
+            document = read_instances(document) if read_instances is not None else document
+            shared = document.get("parameters")
+            answers = [
+                _pipeline_answer(front_end, environ, model, {"parameters": shared, **each})
+                for each in document["instances"]
+            ]
+            return json_reply({"predictions": answers})
+    if not all(_is_of_pipeline(document) for document in documents):
         return None
     if is_lines:
         return _line_replies(front_end, environ, model, documents)
     return json_reply(_pipeline_answer(front_end, environ, model, documents[0]))
+
+
+def _plain_lines(body: Buffer) -> list[dict[str, Any]]:
+    try:
+        lines = bytes(body).decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    return [{"inputs": line.removesuffix("\r")} for line in lines]
+
+
+def _documents(body: Buffer) -> tuple[list[Any], bool]:
+    """The JSON document in the body, or those in its lines and True; none if it has other text."""
+    # The parser stops at a second document, so that of several lines it reads only the first twice.
+    with suppress(ValueError):
+        return [orjson.loads(body)], False
+    with suppress(ValueError):
+        documents = [orjson.loads(line) for line in bytes(body).splitlines() if line.strip()]
+        return documents, len(documents) > 1
+    return [], False
 
 
 def _embedded_texts(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: dict[str, Any]) -> Reply:
@@ -771,6 +800,8 @@ def _run(
         _request(spec, {name: texts[at : at + most] for name, texts in inputs.items()}, outputs)
         for at in range(0, count, most)
     ]
+    for request in requests:
+        address(environ, request)
     if len(requests) == 1:
         responses = [run(front_end, environ, model, requests[0])]
     else:
@@ -789,6 +820,12 @@ def _request(spec: ModelSpec, inputs: Mapping[str, Texts], outputs: tuple[str, .
         )
         tensors.append(InputTensor(name, "BYTES", shape, elements))
     return InferenceRequest(spec.name, tensors, outputs=outputs)
+
+
+def address(environ: Environ, request: InferenceRequest) -> None:
+    """Give `request` the version and the id that the platform's request asks for."""
+    request.model_version = environ.get(VERSION_KEY, LATEST)
+    request.id = environ.get(REQUEST_ID_KEY, "")
 
 
 def _rows(response: InferenceResponse, name: str, spec: ModelSpec) -> Array:

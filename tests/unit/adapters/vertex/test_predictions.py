@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -12,8 +14,12 @@ from tests.unit.adapters.vertex.vertex_bench import VertexBench
 from tests.unit.core.http.streaming_engine import StreamingEngine, said
 from trident.adapters.vertex.platform import PayloadKind
 from trident.adapters.vertex.predict import Target, names_model, read_target, take_target
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.http.errors import HINT_HEADER
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import BY_NAME
 from trident.core.lifecycle.state import IndexEntry
 
 JSON = "application/json"
@@ -208,3 +214,112 @@ def test_model_is_read_from_a_long_document() -> None:
     assert not names_model(body.replace(b"model", b"other"))
     with pytest.raises(InvalidRequest, match="failed to parse"):
         read_target(body[:-1])
+
+
+# --- texts
+
+
+def text_spec(backend: str, decoupled: bool, name: str, version: int = -1) -> ModelSpec:
+    """A model that embeds texts, or answers a text with it."""
+    output, datatype = ("embedding", "FP32") if backend == "text" else ("text", "BYTES")
+    return ModelSpec(
+        name=name,
+        version=version,
+        platform="",
+        backend=backend,
+        max_batch_size=0,
+        decoupled=decoupled,
+        inputs={"text": InputSpec(name="text", datatype=BY_NAME["BYTES"], dims=(1,))},
+        outputs={output: OutputSpec(name=output, datatype=BY_NAME[datatype], dims=(1,))},
+    )
+
+
+def text_bench(backend: str = "text", *, decoupled: bool = False, **settings: Any) -> VertexBench:
+    bench = VertexBench(**settings)
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        bench.seen.append(request)
+        given = request.inputs[0].data
+        assert isinstance(given, np.ndarray)
+        output = OutputTensor("text", "BYTES", (1,), given)
+        if backend == "text":
+            output = OutputTensor("embedding", "FP32", (1,), np.array([len(given[0])], np.float32))
+        return InferenceResponse("simple", 1, [output], id=request.id)
+
+    bench.engine.model_spec = partial(text_spec, backend, decoupled)  # type: ignore[method-assign]
+    bench.engine.respond = respond
+    return bench
+
+
+CHAT = {"messages": [{"role": "user", "content": "cat"}]}
+
+
+@pytest.mark.parametrize(
+    ("backend", "decoupled", "body"),
+    [
+        ("text", False, {"inputs": "cat"}),
+        ("text", False, {"inputs": ["a", "b"]}),
+        ("text", False, {"text_inputs": ["cat"]}),
+        ("text", False, {"instances": [{"inputs": "cat"}]}),
+        ("text", False, b'{"inputs":"a"}\n{"inputs":["b"]}'),
+        ("python", False, CHAT),
+        ("python", False, {**CHAT, "n": 2}),
+        ("python", True, CHAT),
+        ("python", True, {**CHAT, "stream": True}),
+        ("python", True, {"prompt": ["a", "b"]}),
+        ("python", True, {"inputs": "cat"}),
+        ("python", True, {"instances": ["a", {"prompt": "b"}]}),
+    ],
+)
+def test_texts_reach_the_version_that_the_request_names(backend: str, decoupled: bool, body: Any) -> None:
+    for route, version in (("/v2/models/simple/versions/1/infer", 1), ("/v2/models/simple/infer", -1)):
+        bench = text_bench(backend, decoupled=decoupled, predict_route=route)
+        answer = bench.predict(body, path=route)
+        assert answer.status_code == 200, answer.text
+        # Requests of a held version have the number of the hold.
+        asked = {held for _, held in bench.engine.holds} or {each.model_version for each in bench.seen}
+        assert asked == {version}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("backend", "text"), [("text", "inputs"), ("python", "prompt")])
+def test_instances_of_texts_have_a_target_and_keys(backend: str, text: str, order: int) -> None:
+    bench = text_bench(backend, decoupled=backend == "python")
+    parameters = {"model": "simple", "version": "3", "id": "r7", "stream": False, "outputs": []}
+    body = {"instances": [{text: "cat", "key": 5}, {"key": "b", text: "kitten"}], "parameters": parameters}
+    answer = bench.predict(dict(list(body.items())[::order]))
+    predictions = [[[3.0]], [[6.0]]] if backend == "text" else ["cat", "kitten"]
+    assert (answer.status_code, answer.json) == (200, {"predictions": predictions})
+    assert [(each.model_version, each.id) for each in bench.seen] == [(3, "r7")] * 2
+    assert all("key" not in (each.parameters or {}) and "id" not in (each.parameters or {}) for each in bench.seen)
+    bench.engine.respond = lambda request: InferenceResponse("simple", 3, [], error=BackendFailed("broken"))
+    assert bench.predict(body).headers["Trident-Request-Id"] == "r7"
+    answer = bench.predict({"instances": [{text: "cat"}], "parameters": {"id": 5}})
+    assert (answer.status_code, "'parameters.id': expected a string" in answer.json["error"]) == (400, True)
+    for name, value in (("stream", True), ("outputs", ["embedding"])):
+        answer = bench.predict({"instances": [{text: "cat"}], "parameters": {name: value}})
+        assert (answer.status_code, f"'parameters.{name}' is not supported" in answer.json["error"]) == (400, True)
+
+
+def test_the_key_of_texts_is_the_member_of_the_option() -> None:
+    bench = text_bench(key_field="row")
+    assert bench.predict({"instances": [{"inputs": "cat", "row": 5}]}).json == {"predictions": [[[3.0]]]}
+    answer = bench.predict({"instances": [{"inputs": "cat", "key": 5}]})
+    assert (answer.status_code, "'key' is not supported by model 'simple'" in answer.json["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("content_type", [JSON, "text/plain"])
+def test_large_texts_are_parsed_off_the_hub(content_type: str) -> None:
+    bench, bridge_calls = text_bench(), []
+    bridge: Any = bench.application.bridge
+    run = bridge.run
+
+    def noted(function: Any, *arguments: Any, **named: Any) -> Any:
+        bridge_calls.append(function.__name__)
+        return run(function, *arguments, **named)
+
+    bridge.run = noted
+    text = b"x" * 100_000
+    answer = bench.predict(text if content_type == "text/plain" else b'{"inputs":"%b"}' % text, content_type)
+    assert (answer.status_code, orjson.loads(answer.data)) == (200, [[100_000.0]])
+    assert ("_plain_lines" if content_type == "text/plain" else "_documents") in bridge_calls
