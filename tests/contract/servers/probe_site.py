@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 from urllib.request import urlopen
 
@@ -133,7 +134,7 @@ def _second(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
 def main() -> int:
     from trident.app.settings.server import Service
     from trident.app.supervisor.arbiter import ServerConfiguration, serve
-    from trident.app.worker.listening_sockets import StopTimes
+    from trident.app.worker.listening_sockets import ConnectionLimits, StopTimes
 
     # Not to descriptor 2, which workers capture: what they wrote there would be logged as a native line, for ever.
     logging.basicConfig(level=logging.INFO, stream=open(os.dup(2), "w"))  # noqa: SIM115
@@ -143,13 +144,20 @@ def main() -> int:
     parser.add_argument("--last", action="store_true", help="the second port closes last")
     parser.add_argument("--settings", type=json.loads, default={})
     options = parser.parse_args()
+    settings = options.settings
+
+    def given(kind: Any) -> Any:
+        return kind(**{each.name: settings.pop(each.name) for each in fields(kind) if each.name in settings})
+
+    limits, stop_times = given(ConnectionLimits), given(StopTimes)
     return serve(
         ServerConfiguration(
             services=tuple(Service("127.0.0.1", port) for port in options.ports),
             make_site=lambda begun: ProbeSite(options.ports, not options.undrained),
             last_ports=frozenset(options.ports[1:2] if options.last else ()),
-            workers=options.settings.pop("workers", 1),
-            stop_times=StopTimes(**options.settings),
+            limits=limits,
+            stop_times=stop_times,
+            **settings,
         )
     )
 
