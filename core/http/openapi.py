@@ -18,7 +18,7 @@ Source: docs/http.md; OpenAPI Specification 3.1.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -51,7 +51,7 @@ class Operation(NamedTuple):
     answer: ShortSchema = ""
     body: ShortSchema = ""
     needs_body: bool = True
-    parameters: tuple[Schema, ...] = ()
+    parameters: Sequence[Schema] = ()
     status: int = HTTPStatus.OK
 
 

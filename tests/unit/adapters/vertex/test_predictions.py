@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pytest
 
+from tests.project import pure_python_only
 from tests.unit.adapters.platform_bench import V2
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
 from tests.unit.core.http.streaming_engine import StreamingEngine, said
@@ -308,6 +309,7 @@ def test_the_key_of_texts_is_the_member_of_the_option() -> None:
     assert (answer.status_code, "'key' is not supported by model 'simple'" in answer.json["error"]) == (400, True)
 
 
+@pure_python_only
 @pytest.mark.parametrize("content_type", [JSON, "text/plain"])
 def test_large_texts_are_parsed_off_the_hub(content_type: str) -> None:
     bench, bridge_calls = text_bench(), []

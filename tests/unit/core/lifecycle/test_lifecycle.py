@@ -345,7 +345,7 @@ def test_newer_files_replace_an_endless_load(tmp_path: Path, caplog: pytest.LogC
         assert bench.engine.wait_loaded(LIMIT_S)
         assert bench.engine.phase().name == Phase.READY
         assert bench.ask("m") == 2
-        assert "beginning the load of 'm' anew: its files have changed" in caplog.text
+        assert "restarting the load of 'm': its files have changed" in caplog.text
         with bench.backend.holding("m=3"):
             put(folder / "1" / "model.fake", "3")
             until(lambda: bench.backend.loads[-1] == "m:1=3")
