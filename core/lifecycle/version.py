@@ -70,7 +70,7 @@ Find = Callable[[str, int], "ModelVersion"]
 Wrap = Callable[[Scheduler, "ModelVersion", SchedulingContext], Scheduler]
 
 
-# Functions, because mypyc does not compile lambdas within a class.
+# Functions, because mypyc compiles no lambda in the body of a dataclass.
 def _ignore(device: str) -> None: ...
 
 

@@ -2,7 +2,6 @@
 was answered already; every other one is answered rightly; the fault is logged once; nothing is left in flight.
 
 Each part that raises is handed in: a model, a backend, a scheduler, a cache, a clock, statistics, callbacks.
-`tests/contract/borders` does the same to whole servers.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def text(value: str) -> list[OutputTensor]:
 
 
 class IdleScheduler:
-    """Implements Scheduler but for `submit`."""
+    """Implements every method of Scheduler except `submit`."""
 
     queued = in_flight = 0
 
